@@ -1,0 +1,1 @@
+//! Random streams, bounded draws and the shuffle.
