@@ -67,7 +67,9 @@ class BucketBatchSampler(BatchSampler):
         accumulation_steps: steps between two optimizer updates.
         window: batches between two optimizer updates, over all ranks. Default `world_size * accumulation_steps`, of which
             it must be a multiple. With a window that suits them all, the global order is the same for every world size.
-        align_ranks: whether the ranks of one step get batches of similar length, so that none waits long for another.
+        align_ranks: whether the ranks of one step get batches of similar length: equal shapes and attention costs, at the
+            price of a mix over `accumulation_steps` strata of lengths instead of a whole window's. Padded tokens per
+            rank are even without it, as every batch fills the budget.
         worst_first: whether the windows with the costliest batch, the longest rows and the most samples come first, so
             that an out-of-memory error shows at once; see `heaviest`.
         loss_tokens: [n_samples], supervised tokens per sample, reported by `steps`.
@@ -94,7 +96,7 @@ class BucketBatchSampler(BatchSampler):
         world_size: int | None = None,
         accumulation_steps: int = 1,
         window: int | None = None,
-        align_ranks: bool = True,
+        align_ranks: bool = False,
         worst_first: bool = False,
         loss_tokens: Any = None,
         min_loss_tokens: int = 0,
