@@ -1,7 +1,7 @@
 """The order contract once more in slow, obvious Python, written from docs/ORDER.md and never from the Rust.
 
-Plain lists, integers of any size, no NumPy, one loop per sentence of that page. `pack_epoch` returns what the package must return,
-`optimal_boundaries` finds by trying every partition what `src/boundaries.rs` finds by dynamic programming.
+Plain lists, integers of any size, no NumPy, one loop for each sentence of that page. `pack_epoch` returns what the package
+must return; `optimal_total` finds by trying every partition what `src/boundaries.rs` finds by dynamic programming.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import chain, combinations, pairwise
 from math import prod
 
 WORD = 2**64
@@ -129,7 +129,7 @@ def partitions(n: int, k: int) -> Iterator[list[tuple[int, int]]]:
     """Every way to cut n things in a row into k runs, each as (first, one past the last)."""
     for cuts in combinations(range(1, n), k - 1):
         edges = [0, *cuts, n]
-        yield list(zip(edges, edges[1:], strict=False))
+        yield list(pairwise(edges))
 
 
 def partition_total(lengths: Iterable[int], boundaries: Sequence[int], cost: Cost) -> int:
@@ -143,14 +143,14 @@ def partition_total(lengths: Iterable[int], boundaries: Sequence[int], cost: Cos
 def optimal_total(
     lengths: Sequence[int], k: int, cost: Cost, allowed: Callable[[list[int]], bool] = lambda bucket: True
 ) -> int | None:
-    """The least total of exactly k buckets that are all allowed; None where no partition is. Exponential in distinct lengths."""
+    """The least total of exactly k buckets that are all allowed; None where no partition is. Tries every partition."""
     by_padded: dict[int, list[int]] = {}
     for length in sorted(lengths):
         by_padded.setdefault(cost.padded(length), []).append(length)
     groups = list(by_padded.values())
     best = None
     for partition in partitions(len(groups), k):
-        buckets = [sum(groups[start:end], []) for start, end in partition]
+        buckets = [list(chain(*groups[start:end])) for start, end in partition]
         if all(allowed(bucket) for bucket in buckets):
             total = sum(len(bucket) * cost.padded(bucket[-1]) for bucket in buckets)
             best = total if best is None else min(best, total)
@@ -193,10 +193,9 @@ def auto_k_and_total(
 
     real = sum(cost.padded(length) for length in lengths)
     n_distinct = len({cost.padded(length) for length in lengths})
-    totals = {1: optimal_totals(lengths, 1, cost)[0]}  # one bucket is always allowed
-    for k, total in enumerate(optimal_totals(lengths, n_distinct, cost, floor_kept), start=1):
-        if k >= 2 and total is not None:
-            totals[k] = total
+    above_floor = dict(enumerate(optimal_totals(lengths, n_distinct, cost, floor_kept), start=1))
+    above_floor[1] = optimal_totals(lengths, 1, cost)[0]  # one bucket is always allowed
+    totals = {k: total for k, total in above_floor.items() if total is not None}
     for k in sorted(totals):
         if totals[k] <= (1 + padding_target) * real:
             return k, totals[k]
@@ -259,9 +258,8 @@ def split(batches: list[Batch], lengths: Sequence[int], n_batches: int, seed: in
         out = []
         for p, batch in enumerate(batches):
             head = len(batch.samples) - len(batch.samples) // 2 if p in chosen else len(batch.samples)
-            for half in (batch.samples[:head], batch.samples[head:]):
-                if half:
-                    out.append(Batch(half, max(lengths[i] for i in half), batch.bucket))
+            halves = [half for half in (batch.samples[:head], batch.samples[head:]) if half]
+            out += [Batch(half, max(lengths[i] for i in half), batch.bucket) for half in halves]
         batches = out
         r += 1
     return batches
@@ -304,7 +302,7 @@ def pack_epoch(
     *,
     boundaries: Sequence[int],
     epoch: int = 0,
-    cost: Cost = Cost(),  # noqa: B008 (frozen)
+    cost: Cost = Cost(),
     strategy: str = "bucketed",
     window: int = 1,
     align_ranks: int = 1,

@@ -29,7 +29,7 @@ def assert_promises_kept(plan: EpochPlan, lengths: Sequence[int], **options: Any
     assert plan.offsets[0] == 0
     assert plan.offsets[-1] == len(plan.indices)
     assert all(batches), "an empty batch"
-    assert sum(batches, []) == plan.indices.tolist()
+    assert [i for batch in batches for i in batch] == plan.indices.tolist()
 
     for batch, padded_length, bucket in zip(batches, plan.padded_lengths.tolist(), plan.buckets.tolist(), strict=True):
         longest = max(lengths[i] for i in batch)
