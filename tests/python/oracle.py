@@ -1,7 +1,8 @@
 """The order contract once more in slow, obvious Python, written from docs/ORDER.md and never from the Rust.
 
-Plain lists, integers of any size, no NumPy, one loop for each sentence of that page. `pack_epoch` returns what the package
-must return; `optimal_total` finds by trying every partition what `src/boundaries.rs` finds by dynamic programming.
+Plain lists, integers of any size, no NumPy, one loop for each sentence of that page. `pack_epoch` returns what the
+package must return; `optimal_total` finds by trying every partition what `src/boundaries.rs` finds by dynamic
+programming.
 """
 
 from __future__ import annotations

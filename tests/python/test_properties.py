@@ -51,7 +51,7 @@ def assert_same_plan(a: EpochPlan, b: EpochPlan) -> None:
 
 
 def plan_or_refuse(lengths: Sequence[int], seed: int, **options: Any) -> EpochPlan:
-    """The plan, or hypothesis looks for another example: what is refused is for test_oracle.py and tests of messages."""
+    """The plan, or hypothesis looks for another example: refusals are for test_oracle.py and tests of messages."""
     try:
         return pack_epoch(lengths, seed, **options)
     except ValueError:
@@ -327,13 +327,14 @@ def test_the_batches_of_a_step_are_neighbours_in_cost(n: int, ranks: int, accumu
 
 
 def test_ranks_are_dealt_at_random_within_a_step() -> None:
-    """Else one rank would get the dearest batch of every step. Binomial(500, 1/2): 150..350 holds with P > 1 - 1e-18."""
+    """Else one rank would get the dearest batch of every step. Binomial(500, 1/2) is in 150..350 with P > 1 - 1e-18."""
     costs = distinct_cost_plan(1_000, 0, window=2, align_ranks=2)
     assert 150 <= (costs[0::2] > costs[1::2]).sum() <= 350
 
 
-# Uniformity. Each statistic is chi-square if all outcomes are equally likely, and the bound is its quantile at 1 - 1e-6: with
-# other seeds a test here would fail once in a million runs. The seeds are fixed, so the outcome is the same in every run.
+# Uniformity. Each statistic is chi-square if all outcomes are equally likely, and the bound is its quantile at 1 -
+# 1e-6: with other seeds a test here would fail once in a million runs. The seeds are fixed, so every run has the same
+# outcome.
 
 FALSE_ALARM_Z = 4.753424  # standard normal quantile at 1 - 1e-6
 
@@ -428,7 +429,7 @@ def test_any_batch_is_as_likely_to_be_split() -> None:
 
 @pytest.mark.parametrize("real_set", ["azure_conv_context", "t0_50k_gpt2", "vidur_arxiv_total"])
 def test_two_epochs_share_almost_no_batch(real_lengths: np.ndarray) -> None:
-    """At least 8 batches to a bucket, several samples to a batch: meeting one twice is a coincidence of coincidences."""
+    """At least 8 batches to a bucket, several samples to a batch: one met twice is a coincidence of coincidences."""
     planner = Planner(real_lengths)
     first, second = ({frozenset(batch.tolist()) for batch in planner.plan(0, epoch)} for epoch in (0, 1))
     assert len(first & second) <= 0.01 * len(first)
