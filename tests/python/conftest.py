@@ -1,0 +1,35 @@
+"""Settings and data that the tests share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import settings
+
+LENGTHS = Path(__file__).parent / "lengths"
+
+# The suite draws the same examples in every run; `pytest --hypothesis-profile=explore` looks for new ones.
+settings.register_profile("reproducible", derandomize=True, deadline=None, print_blob=True)
+settings.register_profile("explore", max_examples=2_000, deadline=None, print_blob=True)
+settings.load_profile("reproducible")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test that asks for `real_set` runs once for every file of `lengths/` (see its README)."""
+    if "real_set" in metafunc.fixturenames:
+        metafunc.parametrize("real_set", sorted(path.stem for path in LENGTHS.glob("*.npz")))
+
+
+@pytest.fixture
+def real_lengths(real_set: str) -> np.ndarray:
+    """lengths [n_samples], uint16 or uint32: one real data set in its own order."""
+    with np.load(LENGTHS / f"{real_set}.npz") as archive:
+        return archive["lengths"]
+
+
+def uneven_lengths(n: int, seed: int = 0, longest: int = 8_191) -> np.ndarray:
+    """lengths [n], int32 in 1..longest, about log-normal: enough like a data set, and any n."""
+    rng = np.random.Generator(np.random.PCG64(seed))
+    return np.clip(rng.lognormal(np.log(longest / 6), 0.8, n), 1, longest).astype(np.int32)

@@ -1,0 +1,60 @@
+"""What the generated tests feed in: hypothesis strategies for lengths and for every option of `pack_epoch`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import oracle
+from hypothesis import strategies as st
+
+WORDS = st.one_of(st.integers(0, 3), st.integers(0, 2**64 - 1))
+
+COST_OPTIONS = ("token_budget", "max_batch_size", "pad_to_multiple_of", "per_sample", "quadratic_length")
+
+
+def cost_of(options: dict[str, Any]) -> oracle.Cost:
+    """The cost model of a set of `pack_epoch` options."""
+    return oracle.Cost(**{name: options[name] for name in COST_OPTIONS if name in options})
+
+
+@st.composite
+def edges(draw: st.DrawFn, lengths: list[int], cost: oracle.Cost) -> list[int]:
+    """Ascending edges that cover every length that is not over-long; empty buckets and edges on lengths are likely."""
+    covered = [length for length in lengths if length > 0 and not cost.overlong(length)] or [1]
+    top = draw(st.sampled_from([max(covered), max(covered) + 1, max(covered) + 1_000]))
+    bottom = draw(st.sampled_from([0, min(covered) - 1]))
+    inner = draw(st.lists(st.one_of(st.sampled_from(covered), st.integers(1, top)), max_size=8))
+    return sorted({bottom, top, *(edge for edge in inner if bottom < edge < top)})
+
+
+@st.composite
+def problems(draw: st.DrawFn, *, max_n: int = 60) -> tuple[list[int], dict[str, Any]]:
+    """Lengths and options for `pack_epoch`, all options at work and every kind of length within reach."""
+    longest = draw(st.sampled_from([1, 3, 12, 100, 5_000]))
+    overlong = draw(st.sampled_from(["drop", "keep", "error"]))
+    empty = draw(st.sampled_from(["drop", "error"]))
+    shortest = 0 if empty == "drop" else draw(st.sampled_from([1, 1, 1, 0]))
+    n = draw(st.integers(0, max_n))
+    lengths = draw(st.lists(st.integers(shortest, longest), min_size=n, max_size=n))
+    # A multiple of the longest sample that is rarely under one: batches of many sizes, over-long samples now and then.
+    token_budget = max(1, longest * draw(st.integers(1 if overlong == "error" else 0, 20)) + draw(st.integers(-3, 40)))
+    align_ranks = draw(st.integers(1, 4))
+    options: dict[str, Any] = {
+        "epoch": draw(WORDS),
+        "token_budget": token_budget,
+        "max_batch_size": draw(st.one_of(st.none(), st.integers(1, 12))),
+        "pad_to_multiple_of": draw(st.sampled_from([1, 1, 2, 3, 8, 64])),
+        "per_sample": draw(st.sampled_from([0, 0, 1, 7])),
+        "quadratic_length": draw(st.sampled_from([None, None, 1, 10, 4_096])),
+        "strategy": draw(st.sampled_from(["bucketed"] * 4 + ["random", "sorted"])),
+        "window": align_ranks * draw(st.integers(1, 4)),
+        "align_ranks": align_ranks,
+        "constant_count": draw(st.booleans()),
+        "overlong": overlong,
+        "empty": empty,
+    }
+    if options["strategy"] == "bucketed":
+        options["boundaries"] = draw(
+            st.one_of(edges(lengths, cost_of(options)), st.just("auto"), st.integers(1, 6)), label="boundaries"
+        )
+    return lengths, options

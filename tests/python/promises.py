@@ -1,0 +1,72 @@
+"""Every promise that can be read off a plan and its lengths, as one check; no packing is repeated here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import oracle
+from bucketshuffle import EpochPlan
+from inputs import cost_of
+
+
+def assert_promises_kept(plan: EpochPlan, lengths: Sequence[int], **options: Any) -> None:
+    """`plan` is what `pack_epoch(lengths, seed, **options)` may return."""
+    lengths = [int(length) for length in lengths]
+    cost = cost_of(options)
+    batches = [[int(i) for i in batch] for batch in plan]
+    overlong = [i for i, length in enumerate(lengths) if length > 0 and cost.overlong(length)]
+    zeros = [i for i, length in enumerate(lengths) if length == 0]
+
+    # Every admitted sample appears once; what does not appear is in `dropped`.
+    dropped = sorted(zeros + (overlong if options.get("overlong", "error") == "drop" else []))
+    assert plan.dropped.tolist() == dropped
+    assert sorted(plan.indices.tolist()) == sorted(set(range(len(lengths))) - set(dropped))
+
+    # The arrays say the same in their own ways.
+    assert len(plan) == len(batches) == len(plan.padded_lengths) == len(plan.buckets) == len(plan.offsets) - 1
+    assert plan.offsets[0] == 0
+    assert plan.offsets[-1] == len(plan.indices)
+    assert all(batches), "an empty batch"
+    assert [i for batch in batches for i in batch] == plan.indices.tolist()
+
+    for batch, padded_length, bucket in zip(batches, plan.padded_lengths.tolist(), plan.buckets.tolist(), strict=True):
+        longest = max(lengths[i] for i in batch)
+        assert padded_length == cost.padded(longest)
+        if bucket == -1:
+            assert len(batch) == 1
+            assert cost.overlong(longest)
+            continue
+        assert len(batch) * cost.sample(longest) <= cost.token_budget
+        assert cost.max_batch_size is None or len(batch) <= cost.max_batch_size
+        low, high = plan.boundaries[bucket : bucket + 2].tolist()
+        assert all(low < lengths[i] <= high for i in batch)
+
+    if options.get("constant_count"):
+        assert len(plan) % options.get("window", 1) == 0
+
+    assert_stats_true(plan, lengths, cost)
+
+
+def assert_stats_true(plan: EpochPlan, lengths: Sequence[int], cost: oracle.Cost) -> None:
+    """Every figure of `plan.stats` that follows from the plan and the lengths."""
+    stats = plan.stats
+    sizes = np.diff(plan.offsets).tolist()
+    padded_lengths = plan.padded_lengths.tolist()
+    real = sum(lengths[i] for i in plan.indices.tolist())
+    padded = sum(size * length for size, length in zip(sizes, padded_lengths, strict=True))
+    assert stats.n_samples == len(plan.indices)
+    assert stats.n_batches == len(plan)
+    assert stats.real_tokens == real
+    assert stats.padded_tokens == padded
+    assert stats.budget_tokens == len(plan) * cost.token_budget
+    assert stats.padding_ratio == (np.float64(padded) / np.float64(real) if real else 1.0)
+    assert stats.n_shapes == len(set(zip(sizes, padded_lengths, strict=True)))
+    assert stats.n_dropped == len(plan.dropped)
+    assert stats.dropped_tokens == sum(lengths[i] for i in plan.dropped.tolist())
+    n_kept = plan.buckets.tolist().count(-1)
+    n_closed = stats.closed_by_budget + stats.closed_by_max_batch_size + stats.closed_by_bucket_end
+    assert n_closed + n_kept + stats.n_splits == len(plan)
+    if cost.max_batch_size is None:
+        assert stats.closed_by_max_batch_size == 0

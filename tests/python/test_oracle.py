@@ -1,0 +1,110 @@
+"""`pack_epoch` equals the oracle: the same samples in the same batches in the same order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import oracle
+import pytest
+from bucketshuffle import EpochPlan, pack_epoch
+from conftest import uneven_lengths
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+from inputs import COST_OPTIONS, WORDS, cost_of, problems
+from promises import assert_stats_true
+
+
+def assert_equals_oracle(lengths: Sequence[int], seed: int, **options: Any) -> None:
+    """Both plan alike, or both refuse."""
+    try:
+        plan = pack_epoch(lengths, seed, **options)
+    except ValueError:
+        with pytest.raises(ValueError, match=r"."):
+            oracle_plan(lengths, seed, boundaries=options.pop("boundaries", "auto"), **options)
+        return
+    expected = oracle_plan(lengths, seed, **{**options, "boundaries": plan.boundaries.tolist()})
+    sizes = [len(batch) for batch in expected.batches]
+    assert plan.indices.tolist() == [i for batch in expected.batches for i in batch]
+    assert np.diff(plan.offsets).tolist() == sizes
+    assert plan.padded_lengths.tolist() == expected.padded_lengths
+    assert plan.buckets.tolist() == expected.buckets
+    assert plan.dropped.tolist() == expected.dropped
+    assert plan.stats.n_splits == expected.n_splits
+    assert plan.stats.closed_by_budget == expected.closed_by_budget
+    assert plan.stats.closed_by_max_batch_size == expected.closed_by_max_batch_size
+    assert plan.stats.closed_by_bucket_end == expected.closed_by_bucket_end
+    assert_stats_true(plan, lengths, cost_of(options))
+
+
+def oracle_plan(lengths: Sequence[int], seed: int, *, boundaries: Any, **options: Any) -> oracle.Plan:
+    if not isinstance(boundaries, list):  # found from the data, so they cover every length
+        boundaries = [0, max(lengths, default=1)]
+    options = {name: value for name, value in options.items() if name not in (*COST_OPTIONS, "threads")} | {
+        "cost": cost_of(options)
+    }
+    return oracle.pack_epoch(lengths, seed, boundaries=boundaries, **options)
+
+
+@settings(max_examples=600)
+@given(problem=problems(), seed=WORDS)
+def test_every_option_gives_the_plan_of_the_oracle(problem: tuple[list[int], dict[str, Any]], seed: int) -> None:
+    lengths, options = problem
+    event(options["strategy"])
+    assert_equals_oracle(lengths, seed, **options)
+
+
+@settings(max_examples=40)
+@given(
+    n=st.integers(0, 3_000), longest=st.sampled_from([1, 50, 4_000]), budget=st.integers(1, 40_000), seed=WORDS,
+    window=st.sampled_from([1, 4, 16]), constant_count=st.booleans(),
+)  # fmt: skip
+def test_large_inputs_give_the_plan_of_the_oracle(
+    n: int, longest: int, budget: int, seed: int, window: int, constant_count: bool
+) -> None:
+    lengths = uneven_lengths(n, seed % 1_000, longest).tolist()
+    options = {"boundaries": 5, "token_budget": budget, "overlong": "drop", "window": window}
+    assert_equals_oracle(lengths, seed, constant_count=constant_count, **options)
+
+
+# Both sides of every place where the number of draws from one word changes, and the ends of the loop after a switch.
+@pytest.mark.parametrize(
+    "n", [0, 1, 2, 3, 6, 7, 8, 12, 13, 14, 511, 512, 513, 518, 2_047, 2_048, 2_049, 16_383, 16_384, 16_385, 2**19 + 1]
+)
+def test_one_bucket_of_any_size_is_shuffled_like_the_oracle(n: int) -> None:
+    items = list(range(n))
+    oracle.shuffle(items, oracle.stream(3, 1, oracle.SHUFFLE, 0))
+    plan = pack_epoch(np.ones(n, np.uint8), 3, epoch=1, token_budget=max(n, 1), boundaries=(0, 1))
+    assert plan.indices.tolist() == items
+
+
+# Records of (index, length) that just fit 32 bits and just do not; lengths of 8 to 63 bits, indices of 8 to 17.
+@pytest.mark.parametrize("n", [255, 256, 257, 65_535, 65_536, 65_537])
+@pytest.mark.parametrize(
+    "longest", [2**8, 2**15, 2**16 - 1, 2**16, 2**16 + 1, 2**24, 2**24 + 1, 2**31, 2**32 - 1, 2**32, 2**32 + 1, 2**62]
+)
+def test_every_width_of_length_and_index_gives_the_plan_of_the_oracle(n: int, longest: int) -> None:
+    if n > 1_000 and longest not in (2**15, 2**16 - 1, 2**16, 2**16 + 1, 2**32, 2**62):
+        n = n % 1_000 + 1_000  # the widths of the length alone are at stake: a small set will do
+    lengths = uneven_lengths(n, longest % 97, 2**31 - 1).astype(np.int64) % longest + 1
+    lengths[n // 2] = longest
+    edges = (0, longest // 9, longest // 5, longest - 1, longest)
+    assert_equals_oracle(lengths.tolist(), 7, boundaries=edges, token_budget=longest + longest // 3, window=2)
+
+
+@pytest.mark.parametrize("strategy", ["bucketed", "random", "sorted"])
+def test_real_length_sets_give_the_plan_of_the_oracle(real_lengths: np.ndarray, strategy: str) -> None:
+    options: dict[str, Any] = {"strategy": strategy, "overlong": "keep", "empty": "drop", "epoch": 2}
+    if strategy == "bucketed":
+        options |= {"window": 16, "align_ranks": 4, "constant_count": True, "pad_to_multiple_of": 8}
+    assert_equals_oracle(real_lengths.tolist(), 17, **options)
+
+
+def test_the_oracle_itself_tells_plans_apart() -> None:
+    """A comparison that holds between any two plans would hold between wrong ones."""
+    lengths = uneven_lengths(500).tolist()
+    plan = pack_epoch(lengths, 1)
+    other = oracle_plan(lengths, 2, boundaries=plan.boundaries.tolist())
+    assert isinstance(plan, EpochPlan)
+    assert plan.indices.tolist() != [i for batch in other.batches for i in batch]
