@@ -40,7 +40,7 @@ def as_lengths(lengths: object) -> _Integers:
     if values.size == 0 and values.ndim == 1 and isinstance(lengths, (list, tuple)):
         return np.empty(0, np.int64)  # NumPy calls an empty list float64
     if values.dtype.kind == "O":
-        _refuse_objects(values)
+        values = _from_objects(values)
     if values.dtype.kind not in "iu":
         raise TypeError(f"lengths has dtype {values.dtype}, not an integer dtype; {_way_out(values.dtype.kind)}")
     if values.ndim != 1:
@@ -142,17 +142,18 @@ def _from_list(lengths: Sequence[object]) -> npt.NDArray[Any]:
     return values
 
 
-def _refuse_objects(values: npt.NDArray[Any]) -> None:
-    for position, value in enumerate(values.ravel().tolist()):
+def _from_objects(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Python ints that NumPy left as objects (pandas does, and lists that cross 2^63), or the reason why they are no lengths."""
+    items = values.ravel().tolist()
+    for position, value in enumerate(items):
         if value is None or value != value:
             raise ValueError(f"lengths[{position}] is missing; drop the sample or give its length")
         if not isinstance(value, (int, np.integer)) or isinstance(value, bool):
-            raise TypeError(
-                f"lengths[{position}] is a {type(value).__name__}, not an integer; pass one length per sample"
-            )
-        if value >= 2**64 or value < -(2**63):
-            raise ValueError(f"lengths[{position}] = {value} does not fit 64 bits; no sample is that long")
-    raise TypeError("lengths has dtype object, not an integer dtype; pass numpy.asarray(lengths, dtype=numpy.int64)")
+            kind = type(value).__name__
+            raise TypeError(f"lengths[{position}] is a {kind}, not an integer; pass one length per sample")
+        if not 0 <= value < 2**64:
+            raise ValueError(f"lengths[{position}] = {value} is outside 0 <= length < 2^64; no sample is that long")
+    return np.array(items, np.uint64).reshape(values.shape)
 
 
 def _way_out(kind: str) -> str:
@@ -191,7 +192,7 @@ def _column_names(source: object) -> list[object] | None:
 
 def _from_typed(source: Any) -> npt.NDArray[np.int64]:
     """One-dimensional numbers are lengths; an object column (pandas) may hold sequences."""
-    if getattr(source.dtype, "kind", "") == "O" if hasattr(source, "dtype") else False:
+    if getattr(getattr(source, "dtype", None), "kind", "") == "O":
         values = source.tolist()
         if values and hasattr(values[0], "__len__") and not isinstance(values[0], Mapping):
             return _count(values)
@@ -233,12 +234,11 @@ def _arrow_list_lengths(chunk: Any) -> npt.NDArray[np.int64]:
 
 
 def _arrow_numbers(column: Any) -> npt.NDArray[Any]:
+    zero_copy = {} if hasattr(column, "chunks") else {"zero_copy_only": False}
     if column.null_count:
-        position = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False) if not hasattr(column, "chunks") else column.is_null().to_numpy())[0])
+        position = int(np.flatnonzero(column.is_null().to_numpy(**zero_copy))[0])
         raise ValueError(f"lengths[{position}] is null; drop the sample or give its length")
-    if hasattr(column, "chunks"):
-        return np.asarray(column.to_numpy())
-    return np.asarray(column.to_numpy(zero_copy_only=False))
+    return np.asarray(column.to_numpy(**zero_copy))
 
 
 def _count(rows: Sequence[Any]) -> npt.NDArray[np.int64]:
