@@ -7,8 +7,10 @@
 //!   that breaks the rules below can change the value of a token; it cannot move an access out of bounds.
 //! * A buffer must be flagged read-only, so no Python thread can write through it; `PreloadedDataset` flags its own and maps files with
 //!   mode "r". Whoever keeps a writeable alias, or writes to the mapped file, breaks the data set's documented contract, as with Arrow.
-//! * rust-numpy's borrow guards are held across the detached section. They refuse an `out` that overlaps a buffer, or another `out`,
-//!   of any call in progress.
+//! * An `out` overlaps no other buffer of the call: the addresses are compared, since rust-numpy's borrow guards, which are held as well,
+//!   do not see that two tensors share memory. Two calls in progress with one `out` are the caller's race, as in `torch.add(out=...)`.
+use std::ops::Range;
+
 use numpy::{
     Element, PyArray1, PyArrayMethods, PyReadonlyArray1, PyReadwriteArray1, PyUntypedArray, PyUntypedArrayMethods,
 };
@@ -65,6 +67,29 @@ pub(super) fn pad_rows<'py>(
     let written = py.detach(|| jobs.into_iter().map(|job| job.run(&layout)).collect::<Result<Vec<_>, _>>())?;
     let arrays = written.into_iter().map(|fresh| fresh.map(|fresh| fresh.into_array(py))).collect();
     Ok((PyArray1::from_vec(py, layout.lengths()), layout.padded_length(), arrays))
+}
+
+/// Refuses an `out` that shares memory with a buffer or another `out`: the slices made of them would alias.
+fn refuse_overlap(fields: &[Request<'_>], guards: &[Guard<'_>]) -> PyResult<()> {
+    let overlap = |a: &Range<usize>, b: &Range<usize>| a.start.max(b.start) < a.end.min(b.end);
+    for (i, (request, guard)) in fields.iter().zip(guards).enumerate() {
+        let Some(out) = guard.out.as_ref().map(WriteGuard::addresses) else { continue };
+        let shared = |(j, other): (usize, &Guard<'_>)| {
+            overlap(&out, &other.source.addresses())
+                || i != j && other.out.as_ref().is_some_and(|other| overlap(&out, &other.addresses()))
+        };
+        if let Some(j) = guards.iter().enumerate().position(shared) {
+            let (name, other) = (&request.0, &fields[j].0);
+            return Err(PyValueError::new_err(format!(
+                "out[\"{name}\"] shares memory with {other}; give every field a buffer of its own"
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn addresses<T>(array: *const T, n_values: usize) -> Range<usize> {
+    array.addr()..array.addr() + n_values * size_of::<T>()
 }
 
 fn busy(name: &str, error: &numpy::BorrowError) -> PyErr {
@@ -135,6 +160,14 @@ macro_rules! dtypes {
                 Err(unsupported(name, source))
             }
 
+            /// Where the buffer lies; empty for what is made from the lengths.
+            fn addresses(&self) -> Range<usize> {
+                match self {
+                    $(Self::$token(array) => addresses(array.data(), array.len()),)*
+                    Self::Mask | Self::Positions => 0..0,
+                }
+            }
+
             fn source(&self, name: &str) -> PyResult<AnySource<'_>> {
                 Ok(match self {
                     $(Self::$token(array) => AnySource::$token(slice(name, array)?),)*
@@ -152,6 +185,14 @@ macro_rules! dtypes {
                         array.try_readwrite().map(Self::$value).map_err(|error| busy(name, &error))
                     })*
                     _ => Err(Target::unknown(dtype)),
+                }
+            }
+        }
+
+        impl WriteGuard<'_> {
+            fn addresses(&self) -> Range<usize> {
+                match self {
+                    $(Self::$value(array) => addresses(array.data(), array.len()),)*
                 }
             }
         }
