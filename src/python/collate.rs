@@ -59,6 +59,7 @@ pub(super) fn pad_rows<'py>(
     let layout = Layout::new(slice("offsets", &offsets)?, &samples, side, pad_to_multiple_of)?;
 
     let mut guards = fields.iter().map(Guard::new).collect::<PyResult<Vec<_>>>()?;
+    refuse_overlap(&fields, &guards)?;
     let jobs = fields
         .iter()
         .zip(&mut guards)

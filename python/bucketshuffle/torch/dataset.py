@@ -41,7 +41,7 @@ class PreloadedDataset(Dataset[dict[str, Any]]):
         values: per-token fields by key, each `(n_tokens, *trailing)`: arrays, CPU tensors, or paths of `.npy` files, which are mapped.
             A single one counts as `{"input_ids": values}`.
         offsets: `(n_samples + 1,)`, integer, tokens before each sample and at the end: an array, a tensor or the path of a `.npy` file.
-        scalars: fields with one number per sample, `(n_samples, *trailing)`.
+        scalars: fields with one number per sample, `(n_samples, *trailing)`; arrays are copied.
         collator: how batches are padded; default `PadCollator()`.
 
     Attributes:
@@ -76,7 +76,7 @@ class PreloadedDataset(Dataset[dict[str, Any]]):
                 raise ValueError(
                     f'values["{name}"] holds {len(field.values)} tokens, but offsets[-1] = {n_tokens}; they belong to different data'
                 )
-        self._scalars = {name: torch.as_tensor(_mapped(value)) for name, value in (scalars or {}).items()}
+        self._scalars = {name: _scalar(value) for name, value in (scalars or {}).items()}
         for name, scalar in self._scalars.items():
             if len(scalar) != len(self):
                 raise ValueError(f'scalars["{name}"] holds {len(scalar)} values, but there are {len(self)} samples')
@@ -169,7 +169,7 @@ class PreloadedDataset(Dataset[dict[str, Any]]):
         return cls(
             values,
             arrays["offsets"],
-            scalars={name: np.array(arrays[f"scalar:{name}"]) for name in extra["scalars"]},
+            scalars={name: arrays[f"scalar:{name}"] for name in extra["scalars"]},
             collator=collator,
         )
 
@@ -282,6 +282,11 @@ def _mapped(values: Any) -> Any:
     if isinstance(values, (str, os.PathLike)):
         return np.load(values, mmap_mode="r", allow_pickle=False)
     return values
+
+
+def _scalar(values: Any) -> torch.Tensor:
+    # A copy: torch has no read-only tensors.
+    return values.detach().cpu() if isinstance(values, torch.Tensor) else torch.from_numpy(np.array(_mapped(values)))
 
 
 def _checked_offsets(offsets: Any) -> npt.NDArray[np.int64]:
