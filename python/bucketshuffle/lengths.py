@@ -120,12 +120,11 @@ def _numbers(lengths: object) -> npt.NDArray[Any]:
         return np.asarray(lengths.detach().cpu())
     if isinstance(lengths, (list, tuple, range)):
         return _from_list(lengths)
-    try:
-        return np.asarray(lengths)
-    except (TypeError, ValueError):
-        raise TypeError(
-            f"lengths is a {type(lengths).__name__}, not an array of integers; pass one length per sample"
-        ) from None
+    values = np.asarray(lengths)
+    if values.dtype.kind == "O" and values.ndim == 0:
+        kind = type(lengths).__name__
+        raise TypeError(f"lengths is a {kind}, not an array of integers; pass one length per sample")
+    return values
 
 
 def _from_list(lengths: Sequence[object]) -> npt.NDArray[Any]:
