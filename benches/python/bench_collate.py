@@ -2,8 +2,8 @@
 
     pytest benches/python/bench_collate.py --benchmark-columns=median,iqr,rounds --benchmark-sort=mean
 
-Every contender pads the same batches, in turn, so that no input stays in the first caches; each is compared with the definition first.
-The limit reads as many tokens and writes as many bytes as a batch holds, without deciding where.
+Two regimes: one batch again and again, in cache, and 64 batches in turn, as in training, where every row comes from far away. Each
+contender is compared with the definition first. The limit reads as many tokens, from one place, and writes as many bytes as a batch has.
 """
 
 import itertools
@@ -72,7 +72,10 @@ def native(corpus):
 
 def native_out(corpus):
     dataset = PreloadedDataset(corpus.tokens, corpus.offsets)
-    out = {"input_ids": torch.empty(TOKEN_BUDGET, dtype=torch.int64), "attention_mask": torch.empty(TOKEN_BUDGET, dtype=torch.bool)}
+    out = {
+        "input_ids": torch.empty(TOKEN_BUDGET, dtype=torch.int64),
+        "attention_mask": torch.empty(TOKEN_BUDGET, dtype=torch.bool),
+    }
     return lambda batch: tuple(dataset.batch(batch, out=out).values())
 
 
@@ -169,25 +172,27 @@ CONTENDERS = {
 }
 
 
-@pytest.mark.benchmark(group="one batch")
+@pytest.mark.parametrize("n_batches", [1, 64])
 @pytest.mark.parametrize("contender", CONTENDERS)
-def test_one_batch(benchmark, corpus, contender):
+def test_one_batch(benchmark, corpus, contender, n_batches):
+    benchmark.group = f"one batch of {n_batches}"
     pad = CONTENDERS[contender](corpus)
-    for batch in corpus.batches:
+    for batch in corpus.batches[:n_batches]:
         for padded, expected in zip(pad(batch), define(corpus, batch), strict=True):
             assert torch.equal(padded, torch.from_numpy(expected))
-    batches = itertools.cycle(corpus.batches)
+    batches = itertools.cycle(corpus.batches[:n_batches])
     benchmark.extra_info["padding_ratio"] = corpus.padding_ratio()
     rounds = 10 if contender.startswith("transformers") else 640
     benchmark.pedantic(lambda: pad(next(batches)), rounds=rounds, warmup_rounds=rounds // 10)
 
 
-@pytest.mark.benchmark(group="one batch")
+@pytest.mark.parametrize("n_batches", [1, 64])
 @pytest.mark.parametrize("memory", ["fresh", "out"])
-def test_limit(benchmark, corpus, memory):
-    """Read the tokens of a batch from where they lie, write as many ids and mask values as it has, in one sweep each."""
+def test_limit(benchmark, corpus, memory, n_batches):
+    """Read a batch's number of tokens from one place and write its number of ids and mask values, in one sweep each."""
+    benchmark.group = f"one batch of {n_batches}"
     work = []
-    for batch in corpus.batches:
+    for batch in corpus.batches[:n_batches]:
         n_values = len(batch) * int(corpus.lengths[batch].max())
         start = int(corpus.offsets[batch[0]]) % (len(corpus.tokens) - n_values)
         work.append((n_values, corpus.tokens[start : start + int(corpus.lengths[batch].sum())]))
@@ -222,7 +227,10 @@ class ItemDataset(Dataset):
 
 def collate_items(rows):
     ids = pad_sequence(rows, batch_first=True)
-    return {"input_ids": ids, "attention_mask": torch.arange(ids.shape[1]) < torch.tensor([len(row) for row in rows])[:, None]}
+    return {
+        "input_ids": ids,
+        "attention_mask": torch.arange(ids.shape[1]) < torch.tensor([len(row) for row in rows])[:, None],
+    }
 
 
 @pytest.mark.benchmark(group="loader, 64 batches")
@@ -235,7 +243,11 @@ def test_loader(benchmark, corpus, kind, n_workers):
     else:
         dataset, collate = ItemDataset(corpus), collate_items
     loader = DataLoader(
-        dataset, batch_sampler=corpus.batches, collate_fn=collate, num_workers=n_workers, persistent_workers=n_workers > 0
+        dataset,
+        batch_sampler=corpus.batches,
+        collate_fn=collate,
+        num_workers=n_workers,
+        persistent_workers=n_workers > 0,
     )
     for padded, batch in zip(loader, corpus.batches, strict=True):
         ids, mask = define(corpus, batch)

@@ -9,7 +9,9 @@ __version__: str
 def pad_rows(
     offsets: npt.NDArray[np.int64],
     samples: npt.NDArray[np.int64] | Sequence[int],
-    fields: Sequence[tuple[str, npt.NDArray[Any] | Literal["mask", "positions"], int, str, int, npt.NDArray[Any] | None]],
+    fields: Sequence[
+        tuple[str, npt.NDArray[Any] | Literal["mask", "positions"], int, str, int, npt.NDArray[Any] | None]
+    ],
     *,
     left: bool,
     pad_to_multiple_of: int,

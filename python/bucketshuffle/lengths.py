@@ -48,7 +48,9 @@ def as_lengths(lengths: object) -> _Integers:
     return np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("="))
 
 
-def lengths_of(source: object, column: str | int | None = None, *, progress: bool | None = None) -> npt.NDArray[np.int64]:
+def lengths_of(
+    source: object, column: str | int | None = None, *, progress: bool | None = None
+) -> npt.NDArray[np.int64]:
     """Return the length of every sample of `source`, in the order in which it is indexed.
 
     A column of lengths is read as a slice, a column of sequences from its offsets; only a map-style data set of items is looped over.
@@ -80,7 +82,9 @@ def lengths_of(source: object, column: str | int | None = None, *, progress: boo
     names = _column_names(source)
     if names is not None:
         if column not in names:
-            raise ValueError(f"column = {column!r} is not a column of source; choose one of {', '.join(map(repr, names))}")
+            raise ValueError(
+                f"column = {column!r} is not a column of source; choose one of {', '.join(map(repr, names))}"
+            )
         return lengths_of(source[column], progress=progress)  # type: ignore[index]
     if hasattr(source, "type") and hasattr(source, "null_count"):
         return _from_arrow(source)
@@ -90,12 +94,18 @@ def lengths_of(source: object, column: str | int | None = None, *, progress: boo
         if column is not None:
             return _from_items(source, column, progress)
         # A list of lengths or of sequences, by its first element: the loop runs in C.
-        if not source or isinstance(source[0], (int, float, np.generic, type(None))) or getattr(source[0], "ndim", 1) == 0:
+        if (
+            not source
+            or isinstance(source[0], (int, float, np.generic, type(None)))
+            or getattr(source[0], "ndim", 1) == 0
+        ):
             return _int64(as_lengths(source))
         return _from_items(source, column, progress) if isinstance(source[0], Mapping) else _count(source)
     if hasattr(source, "__getitem__") and hasattr(source, "__len__") and not isinstance(source, (str, bytes)):
         return _from_items(source, column, progress)
-    raise TypeError(f"source is a {type(source).__name__}, which has no columns, lengths or items; pass the lengths themselves")
+    raise TypeError(
+        f"source is a {type(source).__name__}, which has no columns, lengths or items; pass the lengths themselves"
+    )
 
 
 def _numbers(lengths: object) -> npt.NDArray[Any]:
@@ -137,7 +147,9 @@ def _from_list(lengths: Sequence[object]) -> npt.NDArray[Any]:
         return np.array(lengths, dtype=object)
     if values.dtype.kind in "iu" and any(isinstance(length, bool) for length in lengths):
         position = next(i for i, length in enumerate(lengths) if isinstance(length, bool))
-        raise TypeError(f"lengths[{position}] = {lengths[position]} is a bool, not an integer; pass one length per sample")
+        raise TypeError(
+            f"lengths[{position}] = {lengths[position]} is a bool, not an integer; pass one length per sample"
+        )
     return values
 
 
@@ -221,7 +233,10 @@ def _from_arrow(column: Any) -> npt.NDArray[np.int64]:
 
 
 def _is_arrow_list(dtype: Any) -> bool:
-    return str(dtype).startswith(("list<", "large_list<", "fixed_size_list<")) or str(dtype) in ("string", "large_string")
+    return str(dtype).startswith(("list<", "large_list<", "fixed_size_list<")) or str(dtype) in (
+        "string",
+        "large_string",
+    )
 
 
 def _arrow_list_lengths(chunk: Any) -> npt.NDArray[np.int64]:
@@ -246,7 +261,9 @@ def _count(rows: Sequence[Any]) -> npt.NDArray[np.int64]:
     except TypeError:
         position = next(i for i, row in enumerate(rows) if not hasattr(row, "__len__"))
         kind = type(rows[position]).__name__
-        raise TypeError(f"source[{position}] is a {kind} without a length; pass sequences only, or lengths only") from None
+        raise TypeError(
+            f"source[{position}] is a {kind} without a length; pass sequences only, or lengths only"
+        ) from None
 
 
 def _from_items(source: Any, column: str | int | None, progress: bool | None) -> npt.NDArray[np.int64]:
@@ -262,7 +279,9 @@ def _item_length(item: Any, column: str | int | None, position: int) -> int:
     if column is None:
         if isinstance(item, Mapping):
             keys = ", ".join(map(repr, item))
-            raise ValueError(f"source[{position}] is a mapping; choose its sequence or length with column, one of {keys}")
+            raise ValueError(
+                f"source[{position}] is a mapping; choose its sequence or length with column, one of {keys}"
+            )
         value = item
     else:
         try:
@@ -275,7 +294,9 @@ def _item_length(item: Any, column: str | int | None, position: int) -> int:
         return len(value)
     except TypeError:
         kind = type(value).__name__
-        raise TypeError(f"source[{position}] is a {kind}, neither a sequence nor a length; choose it with column") from None
+        raise TypeError(
+            f"source[{position}] is a {kind}, neither a sequence nor a length; choose it with column"
+        ) from None
 
 
 def _with_progress(indices: range, progress: bool | None) -> Iterable[int]:

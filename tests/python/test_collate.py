@@ -43,9 +43,18 @@ def padded(rows, side, width, fill):
     container=st.sampled_from(["list", "array", "tensor"]),
 )
 def test_every_cell_is_its_token_or_the_fill(rows, side, multiple, fill, container):
-    make = {"list": list, "array": lambda row: np.array(row, np.int64), "tensor": lambda row: torch.tensor(row, dtype=torch.int64)}
+    make = {
+        "list": list,
+        "array": lambda row: np.array(row, np.int64),
+        "tensor": lambda row: torch.tensor(row, dtype=torch.int64),
+    }
     collate = PadCollator(
-        {"input_ids": fill}, side=side, pad_to_multiple_of=multiple, lengths=True, position_ids=True, attention_mask=torch.int64
+        {"input_ids": fill},
+        side=side,
+        pad_to_multiple_of=multiple,
+        lengths=True,
+        position_ids=True,
+        attention_mask=torch.int64,
     )
     batch = collate(items([make[container](row) for row in rows]))
     width = -(-max(map(len, rows)) // multiple) * multiple
@@ -75,7 +84,7 @@ def test_k03_pad_token_zero_is_used_on_the_left_too():
 
 def test_k04_the_side_is_an_argument_and_only_two_exist():
     assert PadCollator(side="left")(items(ROWS))["input_ids"].tolist() == [[1, 2, 0], [0, 1, 0]]
-    with refused(ValueError, "side = 'top' is not one of \"right\", \"left\""):
+    with refused(ValueError, 'side = \'top\' is not one of "right", "left"'):
         PadCollator(side="top")
 
 
@@ -133,7 +142,9 @@ def test_k17_text_and_other_values_pass_through_untouched():
 
 
 def test_numbers_are_stacked():
-    batch = PadCollator()(items(ROWS, score=[0.5, 2], label=[3, 4], weight=[np.float32(1), np.float32(2)], flag=[True, False]))
+    batch = PadCollator()(
+        items(ROWS, score=[0.5, 2], label=[3, 4], weight=[np.float32(1), np.float32(2)], flag=[True, False])
+    )
     assert batch["score"].tolist() == [0.5, 2.0]
     assert batch["label"].dtype == torch.int64
     assert batch["weight"].dtype == torch.float32
@@ -177,10 +188,14 @@ def test_integers_of_every_width_become_int64_with_their_value(dtype):
 
 
 def test_a_dtype_can_be_asked_for_by_key():
-    batch = PadCollator(dtype={"input_ids": torch.int32, "loss_mask": torch.int64})(items(ROWS, loss_mask=[[True] * 3, [True] * 2]))
+    batch = PadCollator(dtype={"input_ids": torch.int32, "loss_mask": torch.int64})(
+        items(ROWS, loss_mask=[[True] * 3, [True] * 2])
+    )
     assert batch["input_ids"].dtype == torch.int32
     assert batch["loss_mask"].tolist() == [[1, 1, 1], [1, 1, 0]]
-    with refused(ValueError, "input_ids of sample 1 has value 2147483648 at token 1, outside i32; ask for a wider dtype"):
+    with refused(
+        ValueError, "input_ids of sample 1 has value 2147483648 at token 1, outside i32; ask for a wider dtype"
+    ):
         PadCollator(dtype={"input_ids": torch.int32})(items([[1], [2, 2**31]]))
     with refused(
         TypeError,
@@ -202,14 +217,18 @@ def test_out_buffers_are_filled_and_shared():
     assert first["attention_mask"].data_ptr() == out["attention_mask"].data_ptr()
     assert first["attention_mask"].tolist() == [[True] * 3, [True, True, False]]
     features = torch.zeros(40, dtype=torch.bfloat16)
-    batch = PadCollator()(items(ROWS, x=[torch.ones(3, 5).bfloat16(), torch.ones(2, 5).bfloat16()]), out={"x": features})
+    batch = PadCollator()(
+        items(ROWS, x=[torch.ones(3, 5).bfloat16(), torch.ones(2, 5).bfloat16()]), out={"x": features}
+    )
     assert batch["x"].data_ptr() == features.data_ptr()
     assert batch["x"].sum().item() == 25
 
 
 def test_out_buffers_that_cannot_take_the_batch_are_refused():
     collate = PadCollator()
-    with refused(ValueError, 'out["input_ids"] holds 5 values, too few for a batch of shape (2, 3); make it at least 6 long'):
+    with refused(
+        ValueError, 'out["input_ids"] holds 5 values, too few for a batch of shape (2, 3); make it at least 6 long'
+    ):
         collate(items(ROWS), out={"input_ids": torch.zeros(5, dtype=torch.int64)})
     with refused(
         TypeError, 'out["input_ids"] has dtype torch.int32, but the batch has torch.int64; make it torch.int64'
@@ -219,7 +238,9 @@ def test_out_buffers_that_cannot_take_the_batch_are_refused():
         collate(items(ROWS), out={"input_ids": torch.zeros(12, dtype=torch.int64)[::2]})
     with refused(TypeError, 'out["input_ids"] is a list, not a tensor'):
         collate(items(ROWS), out={"input_ids": [0] * 6})
-    with refused(ValueError, 'out names "labels", which is not a padded key; the batch has "input_ids", "attention_mask"'):
+    with refused(
+        ValueError, 'out names "labels", which is not a padded key; the batch has "input_ids", "attention_mask"'
+    ):
         collate(items(ROWS), out={"labels": torch.zeros(6)})
     same = torch.zeros(11, dtype=torch.int64)
     with refused(ValueError, 'out["input_ids"] shares memory with labels; give every field a buffer of its own'):
@@ -304,7 +325,11 @@ def test_stacked_values_of_different_shapes_are_refused():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"fill": {"input_ids": None}}, TypeError, 'fill["input_ids"] = None is not a number; give the value that padding gets'),
+        (
+            {"fill": {"input_ids": None}},
+            TypeError,
+            'fill["input_ids"] = None is not a number; give the value that padding gets',
+        ),
         ({"pad_to_multiple_of": 0}, ValueError, "pad_to_multiple_of = 0 is not positive; use 1 for no rounding"),
         ({"pad_to_multiple_of": 2.0}, TypeError, "pad_to_multiple_of = 2.0 is not an int; use 1 for no rounding"),
         (
@@ -351,7 +376,11 @@ def test_a_copy_collates_alike(copied):
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_w01_workers_collate_under_every_start_method(method):
     loader = DataLoader(
-        items(ROWS * 4), batch_size=2, num_workers=1, multiprocessing_context=method, collate_fn=PadCollator({"input_ids": 9})
+        items(ROWS * 4),
+        batch_size=2,
+        num_workers=1,
+        multiprocessing_context=method,
+        collate_fn=PadCollator({"input_ids": 9}),
     )
     batches = list(loader)
     assert len(batches) == 4
@@ -389,7 +418,9 @@ def test_the_native_call_refuses_what_it_cannot_read():
         pad_rows(np.zeros(2, np.int32), dtype="f32")
     with refused(TypeError, "x does not pad to u8; ask for i32 or i64"):
         pad_rows(np.zeros(2, np.int32), dtype="u8")
-    with refused(ValueError, "x holds 1 tokens, but sample 0 ends at token 2; offsets and values belong to different data"):
+    with refused(
+        ValueError, "x holds 1 tokens, but sample 0 ends at token 2; offsets and values belong to different data"
+    ):
         pad_rows(np.zeros(1, np.int32))
     with refused(IndexError, "samples[0] = 1 is outside 0 <= sample < n_samples = 1"):
         pad_rows(np.zeros(2, np.int32), samples=[1])

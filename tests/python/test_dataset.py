@@ -139,7 +139,11 @@ def test_features_of_every_float_dtype_survive_a_file(tmp_path):
 
 
 def test_nested_arrow_lists_are_features():
-    for dtype in (pa.list_(pa.list_(pa.float32())), pa.list_(pa.list_(pa.float32(), 2)), pa.list_(pa.list_(pa.float32(), 2), 3)):
+    for dtype in (
+        pa.list_(pa.list_(pa.float32())),
+        pa.list_(pa.list_(pa.float32(), 2)),
+        pa.list_(pa.list_(pa.float32(), 2), 3),
+    ):
         rows = [[[1, 2], [3, 4], [5, 6]], [[7, 8], [9, 10], [11, 12]]]
         dataset = PreloadedDataset.from_arrow(pa.array(rows, dtype))
         assert dataset.batch([1])["input_ids"].tolist() == [rows[1]]
@@ -156,7 +160,8 @@ def test_single_chunk_arrow_columns_and_arrays_are_shared_not_copied():
 
 
 @pytest.mark.parametrize(
-    "change", [lambda ds: ds.shuffle(seed=3), lambda ds: ds.select([3, 1, 1]), lambda ds: ds.shuffle(seed=1).select([2, 0])]
+    "change",
+    [lambda ds: ds.shuffle(seed=3), lambda ds: ds.select([3, 1, 1]), lambda ds: ds.shuffle(seed=1).select([2, 0])],
 )
 def test_a_hugging_face_data_set_keeps_its_visible_order(change):
     visible = change(datasets.concatenate_datasets([datasets.Dataset(table()), datasets.Dataset(table())]))
@@ -181,7 +186,9 @@ def test_a_loader_needs_one_line_and_workers_give_the_same(tmp_path):
 def test_a_loader_that_lost_its_batch_sampler_is_refused():
     dataset = SOURCES["lists"](None)
     loader = DataLoader(dataset, batch_size=None, collate_fn=dataset.collate)
-    with pytest.raises(TypeError, match=r"^items is a single sample \(a dict\), not a list of samples: the loader has lost"):
+    with pytest.raises(
+        TypeError, match=r"^items is a single sample \(a dict\), not a list of samples: the loader has lost"
+    ):
         next(iter(loader))
 
 
@@ -229,8 +236,16 @@ def test_samples_that_do_not_exist_are_refused():
             ValueError,
             'values["input_ids"] holds 6 tokens, but offsets[-1] = 7; they belong to different data',
         ),
-        (lambda: PreloadedDataset(FLAT, [1, 6]), ValueError, "offsets[0] = 1 is not 0; offsets count tokens from the first"),
-        (lambda: PreloadedDataset(FLAT, [0, 5, 3, 6]), ValueError, "offsets[2] = 3 is below offsets[1] = 5; offsets never fall"),
+        (
+            lambda: PreloadedDataset(FLAT, [1, 6]),
+            ValueError,
+            "offsets[0] = 1 is not 0; offsets count tokens from the first",
+        ),
+        (
+            lambda: PreloadedDataset(FLAT, [0, 5, 3, 6]),
+            ValueError,
+            "offsets[2] = 3 is below offsets[1] = 5; offsets never fall",
+        ),
         (lambda: PreloadedDataset(FLAT, [0.0, 6.0]), TypeError, "offsets has dtype float64, not an integer dtype"),
         (
             lambda: PreloadedDataset(FLAT, [[0, 6]]),
@@ -258,7 +273,11 @@ def test_samples_that_do_not_exist_are_refused():
             TypeError,
             'rows["text"] holds str values, neither tokens nor numbers; leave it out',
         ),
-        (lambda: PreloadedDataset.from_rows([]), ValueError, 'rows["input_ids"] is empty; a data set needs at least one sample'),
+        (
+            lambda: PreloadedDataset.from_rows([]),
+            ValueError,
+            'rows["input_ids"] is empty; a data set needs at least one sample',
+        ),
         (
             lambda: PreloadedDataset.from_arrow(pa.array([[1], None])),
             ValueError,
@@ -424,7 +443,9 @@ def test_a_plan_is_a_batch_sampler_that_delivers_every_sample_once():
 def test_the_batches_equal_those_of_the_transformers_collator():
     transformers = pytest.importorskip("transformers")
     tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=__import__("tokenizers").Tokenizer(__import__("tokenizers").models.WordLevel({"[PAD]": 0}, "[PAD]")),
+        tokenizer_object=__import__("tokenizers").Tokenizer(
+            __import__("tokenizers").models.WordLevel({"[PAD]": 0}, "[PAD]")
+        ),
         pad_token="[PAD]",
     )
     rows = [{"input_ids": row} for row in ROWS if row]

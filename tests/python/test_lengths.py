@@ -275,7 +275,12 @@ def test_a_data_set_that_knows_its_lengths_is_asked_for_them():
     ("source", "column_name", "error", "message"),
     [
         (3, None, TypeError, "source is a int, which has no columns, lengths or items; pass the lengths themselves"),
-        (iter([]), None, TypeError, "source is a list_iterator, which has no columns, lengths or items; pass the lengths themselves"),
+        (
+            iter([]),
+            None,
+            TypeError,
+            "source is a list_iterator, which has no columns, lengths or items; pass the lengths themselves",
+        ),
         (
             [[1], 2],
             None,

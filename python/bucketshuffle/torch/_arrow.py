@@ -16,7 +16,9 @@ _NUMBERS = "lists of numbers, or numbers"
 def hugging_face_table(dataset: Any, columns: Sequence[str] | None) -> pa.Table:
     """The table behind a Hugging Face data set, in the visible order: after shuffle or select, its rows are taken natively."""
     if dataset.format["type"] == "custom":
-        raise ValueError("dataset has a transform, which makes its items one by one; use dataset.map(...) in place of set_transform")
+        raise ValueError(
+            "dataset has a transform, which makes its items one by one; use dataset.map(...) in place of set_transform"
+        )
     table = dataset.data.table
     table = table.select(_known(table, columns) if columns else dataset.column_names)
     if dataset._indices is None:  # there is no public name for the mapping
@@ -50,9 +52,13 @@ def read_table(
             _refuse_nulls(name, column)
             scalars[name] = np.asarray(column.to_numpy())
         else:
-            raise TypeError(f'column "{name}" has Arrow type {column.type}, not {_NUMBERS}; choose the columns to load with columns=[...]')
+            raise TypeError(
+                f'column "{name}" has Arrow type {column.type}, not {_NUMBERS}; choose the columns to load with columns=[...]'
+            )
     if offsets is None:
-        raise ValueError(f"no column of {', '.join(map(repr, table.column_names))} holds lists of tokens; tokenize first")
+        raise ValueError(
+            f"no column of {', '.join(map(repr, table.column_names))} holds lists of tokens; tokenize first"
+        )
     return flat, offsets, scalars
 
 
@@ -88,10 +94,14 @@ def _read_values(name: str, values: pa.Array) -> npt.NDArray[Any]:
         flat, lengths = _read_chunk(name, values)
         width = int(lengths[0]) if len(lengths) else 0
         if (lengths != width).any():
-            raise ValueError(f'column "{name}" has token vectors of {lengths.min()} to {lengths.max()} values; they need one width')
+            raise ValueError(
+                f'column "{name}" has token vectors of {lengths.min()} to {lengths.max()} values; they need one width'
+            )
         return flat.reshape(len(values), width, *flat.shape[1:])
     if not _is_number(values.type):
-        raise TypeError(f'column "{name}" has lists of Arrow type {values.type}, not {_NUMBERS}; choose the columns to load with columns=[...]')
+        raise TypeError(
+            f'column "{name}" has lists of Arrow type {values.type}, not {_NUMBERS}; choose the columns to load with columns=[...]'
+        )
     return np.asarray(values.to_numpy(zero_copy_only=False))
 
 
@@ -108,7 +118,9 @@ def _refuse_nulls(name: str, column: pa.Array | pa.ChunkedArray) -> None:
         nulls = column.is_null()
         nulls = nulls.combine_chunks() if isinstance(nulls, pa.ChunkedArray) else nulls
         first = int(np.flatnonzero(nulls.to_numpy(zero_copy_only=False))[0])
-        raise ValueError(f'column "{name}" has {column.null_count} null rows, the first at row {first}; drop or fill them before loading')
+        raise ValueError(
+            f'column "{name}" has {column.null_count} null rows, the first at row {first}; drop or fill them before loading'
+        )
 
 
 def _known(table: pa.Table, columns: Sequence[str]) -> list[str]:

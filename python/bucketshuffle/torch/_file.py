@@ -26,7 +26,9 @@ _ALIGNMENT = 64
 _CHUNK_BYTES = 1 << 24
 
 
-def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, npt.NDArray[Any]], extra: Mapping[str, Any]) -> None:
+def write_arrays(
+    path: str | os.PathLike[str], arrays: Mapping[str, npt.NDArray[Any]], extra: Mapping[str, Any]
+) -> None:
     """Write `arrays` and the JSON values `extra` to `path`, which holds either all of it or what it held before."""
     target = Path(path)
     descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
@@ -59,18 +61,28 @@ def read_arrays(path: str | os.PathLike[str], *, verify: bool) -> tuple[dict[str
     with open(path, "rb") as file:
         preamble = file.read(_PREAMBLE.size + _CHECKSUM.size)
         if not preamble.startswith(_MAGIC) and not _MAGIC.startswith(preamble):
-            raise ValueError(f"{os.fspath(path)} is not a bucketshuffle data set: it starts with {preamble[:8]!r}, not {_MAGIC!r}")
+            raise ValueError(
+                f"{os.fspath(path)} is not a bucketshuffle data set: it starts with {preamble[:8]!r}, not {_MAGIC!r}"
+            )
         if len(preamble) < _PREAMBLE.size + _CHECKSUM.size:
-            raise ValueError(f"{os.fspath(path)} is truncated: it has {size} bytes, fewer than the preamble; save it again")
+            raise ValueError(
+                f"{os.fspath(path)} is truncated: it has {size} bytes, fewer than the preamble; save it again"
+            )
         _, version, header_sum, start, header_size = _PREAMBLE.unpack_from(preamble)
         if _CHECKSUM.unpack_from(preamble, _PREAMBLE.size)[0] != zlib.crc32(preamble[: _PREAMBLE.size]):
             raise ValueError(f"{os.fspath(path)} is corrupt: the checksum of its preamble differs; save it again")
         if version != _VERSION:
-            raise ValueError(f"{os.fspath(path)} has format version {version}, but this package reads {_VERSION}; save it again")
+            raise ValueError(
+                f"{os.fspath(path)} has format version {version}, but this package reads {_VERSION}; save it again"
+            )
         if size < start + header_size:
-            raise ValueError(f"{os.fspath(path)} is truncated: it has {size} of {start + header_size} bytes; save it again")
+            raise ValueError(
+                f"{os.fspath(path)} is truncated: it has {size} of {start + header_size} bytes; save it again"
+            )
         if size > start + header_size:
-            raise ValueError(f"{os.fspath(path)} is corrupt: it has {size} bytes instead of {start + header_size}; save it again")
+            raise ValueError(
+                f"{os.fspath(path)} is corrupt: it has {size} bytes instead of {start + header_size}; save it again"
+            )
         file.seek(start)
         header = file.read(header_size)
     if zlib.crc32(header) != header_sum:

@@ -57,18 +57,23 @@ class PaddedField:
 
     def request(self, out: torch.Tensor | None) -> tuple[Any, ...]:
         """The field as `pad_rows` takes it."""
-        return self.name, self.source, self.per_token, self.carrier, self.fill, None if out is None else self._buffer(out)
+        buffer = None if out is None else self._buffer(out)
+        return self.name, self.source, self.per_token, self.carrier, self.fill, buffer
 
-    def read(self, written: torch.Tensor, shape: tuple[int, int]) -> torch.Tensor:
-        """What the native call wrote, as a tensor `(B, L, *trailing)` that shares its memory."""
-        n_values = shape[0] * shape[1] * self.per_token
-        return written.view(-1)[:n_values].view(self.dtype).view(shape + self.trailing)
+    def read(self, array: npt.NDArray[Any], shape: tuple[int, int]) -> torch.Tensor:
+        """What the native call made, as a tensor `(B, L, *trailing)` that shares its memory."""
+        tensor = torch.from_numpy(array.reshape(shape + self.trailing))
+        return tensor if tensor.dtype is self.dtype else tensor.view(self.dtype)
+
+    def read_out(self, out: torch.Tensor, shape: tuple[int, int]) -> torch.Tensor:
+        """The part of `out` that the native call wrote, as a tensor `(B, L, *trailing)`."""
+        return out.view(-1).narrow(0, 0, shape[0] * shape[1] * self.per_token).view(shape + self.trailing)
 
     def row(self, start: int, end: int) -> torch.Tensor:
         """Tokens `start..end` of the flat buffer in the dtype of a batch, a copy `(end - start, *trailing)`."""
         offsets = np.array([start, end], np.int64)
         _, length, (array,) = _core.pad_rows(offsets, [0], [self.request(None)], left=False, pad_to_multiple_of=1)
-        return self.read(torch.from_numpy(array), (1, length)).squeeze(0)
+        return self.read(array, (1, length)).squeeze(0)
 
     def _buffer(self, out: torch.Tensor) -> npt.NDArray[Any]:
         where = f'out["{self.name}"]'
@@ -78,8 +83,9 @@ class PaddedField:
             raise TypeError(f"{where} has dtype {out.dtype}, but the batch has {self.dtype}; make it {self.dtype}")
         if out.device.type != "cpu" or not out.is_contiguous():
             raise ValueError(f"{where} is not contiguous memory of the CPU; allocate it with torch.empty")
-        buffer: npt.NDArray[Any] = out.detach().view(-1).view(_CARRIERS[self.dtype.itemsize][2]).numpy()
-        return buffer
+        carrier, _, torch_carrier = _CARRIERS[self.dtype.itemsize]
+        array: npt.NDArray[Any] = (out.view(torch_carrier) if out.dtype == torch.bfloat16 else out).detach().numpy()
+        return array.reshape(-1).view(carrier)
 
 
 def padded_field(name: str, field: FlatField, fill: float, dtype: torch.dtype | None) -> PaddedField:
@@ -98,7 +104,9 @@ def padded_field(name: str, field: FlatField, fill: float, dtype: torch.dtype | 
         source = values.view(_CARRIERS[values.dtype.itemsize][0])
     per_token = int(np.prod(field.trailing, dtype=np.int64))
     carrier = _CARRIERS[dtype.itemsize][1]
-    return PaddedField(name, source.reshape(-1), per_token, carrier, _fill_bits(name, fill, dtype), dtype, field.trailing)
+    return PaddedField(
+        name, source.reshape(-1), per_token, carrier, _fill_bits(name, fill, dtype), dtype, field.trailing
+    )
 
 
 def made_field(name: str, source: str, dtype: torch.dtype) -> PaddedField:
@@ -137,7 +145,9 @@ def flat_field(name: str, values: Any) -> FlatField:
         values = (values.view(torch.int16) if bfloat16 else values).numpy()
     values = np.asarray(values)
     if values.dtype.kind not in "biuf" or values.dtype.itemsize > 8:
-        raise TypeError(f"{name} has dtype {values.dtype}, which no batch can hold; use bool, integers, or floats up to 64 bits")
+        raise TypeError(
+            f"{name} has dtype {values.dtype}, which no batch can hold; use bool, integers, or floats up to 64 bits"
+        )
     if values.ndim == 0:
         raise ValueError(f"{name} is a single number, not one value per token")
     values = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("=")).view()
@@ -199,7 +209,9 @@ def _list_values(name: str, rows: Sequence[Sequence[Any]]) -> npt.NDArray[Any]:
     try:
         values = np.array(tokens)
     except ValueError:
-        raise ValueError(f"{name} has tokens of different shapes; every token of a field needs the same shape") from None
+        raise ValueError(
+            f"{name} has tokens of different shapes; every token of a field needs the same shape"
+        ) from None
     if values.dtype == np.float64 and isinstance(tokens[0], (float, int, list, tuple)):
         values = values.astype(str(torch.get_default_dtype()).removeprefix("torch."))
     return values

@@ -120,7 +120,9 @@ class PadCollator:
                 _refuse_lengths(next(iter(flat)), lengths, name, field_lengths)
         if lengths is None:
             keys = ", ".join(f'"{name}"' for name in columns)
-            raise ValueError(f"items have no per-token key among {keys}; a batch without one needs torch's default_collate")
+            raise ValueError(
+                f"items have no per-token key among {keys}; a batch without one needs torch's default_collate"
+            )
         if self.sample_indices and "sample_indices" not in columns:
             raise ValueError(
                 'items do not carry "sample_indices"; return it from the data set\'s __getitem__, or use a PreloadedDataset'
@@ -129,7 +131,9 @@ class PadCollator:
         np.cumsum(lengths, out=offsets[1:])
         padded = self._pad(self._padded_fields(flat, columns), offsets, np.arange(len(items)), out)
         # In the samples' own order of keys, then what was made.
-        batch = {name: padded.pop(name) if name in flat else self._gather(name, column) for name, column in columns.items()}
+        batch = {
+            name: padded.pop(name) if name in flat else self._gather(name, column) for name, column in columns.items()
+        }
         return batch | {name: value for name, value in padded.items() if name not in batch}
 
     def _padded_fields(self, flat: Mapping[str, FlatField], present: Collection[str]) -> list[PaddedField]:
@@ -138,7 +142,9 @@ class PadCollator:
             unknown = [name for name in named if name not in flat]
             if unknown:
                 keys = ", ".join(f'"{name}"' for name in flat)
-                raise ValueError(f'{option} names "{unknown[0]}", which is not a per-token key; the samples have {keys}')
+                raise ValueError(
+                    f'{option} names "{unknown[0]}", which is not a per-token key; the samples have {keys}'
+                )
         fields = [
             padded_field(name, field, self.fill.get(name, _DEFAULT_FILL.get(name, 0)), self.dtype.get(name))
             for name, field in flat.items()
@@ -171,7 +177,7 @@ class PadCollator:
         )
         shape = len(lengths), padded_length
         batch: dict[str, Any] = {
-            field.name: field.read(taken[field.name] if array is None else torch.from_numpy(array), shape)
+            field.name: field.read_out(taken[field.name], shape) if array is None else field.read(array, shape)
             for field, array in zip(fields, arrays, strict=True)
         }
         if self.lengths:
@@ -206,11 +212,15 @@ def _columns(items: Sequence[Any]) -> dict[str, list[Any]]:
         refuse_single(items)
     if not isinstance(first, Mapping):
         if kind_of(items) != "tokens" or isinstance(first, tuple):
-            raise TypeError(f"items[0] is a {type(first).__name__}, not a dict or a sequence of tokens; return a dict from the data set")
+            raise TypeError(
+                f"items[0] is a {type(first).__name__}, not a dict or a sequence of tokens; return a dict from the data set"
+            )
         return {"input_ids": list(items)}
     for position, item in enumerate(items):
         if not isinstance(item, Mapping):
-            raise TypeError(f"items[{position}] is a {type(item).__name__}, but items[0] is a mapping; all samples need the same keys")
+            raise TypeError(
+                f"items[{position}] is a {type(item).__name__}, but items[0] is a mapping; all samples need the same keys"
+            )
         if item.keys() != first.keys():
             odd = sorted(item.keys() ^ first.keys(), key=str)[0]
             has, lacks = (position, 0) if odd in item else (0, position)

@@ -83,7 +83,9 @@ class PreloadedDataset(Dataset[dict[str, Any]]):
         self.collator = collator or PadCollator()
 
     @classmethod
-    def from_rows(cls, rows: Mapping[str, Sequence[Any]] | Sequence[Any], *, collator: PadCollator | None = None) -> PreloadedDataset:
+    def from_rows(
+        cls, rows: Mapping[str, Sequence[Any]] | Sequence[Any], *, collator: PadCollator | None = None
+    ) -> PreloadedDataset:
         """Copy rows (lists, arrays or tensors) end to end: per-token keys and numbers by key, or a sequence of bare rows."""
         if not isinstance(rows, Mapping):
             rows = {"input_ids": rows}
@@ -95,21 +97,27 @@ class PreloadedDataset(Dataset[dict[str, Any]]):
                 raise ValueError(f'rows["{name}"] is empty; a data set needs at least one sample')
             kind = kind_of(column)
             if kind == "other":
-                raise TypeError(f'rows["{name}"] holds {type(column[0]).__name__} values, neither tokens nor numbers; leave it out')
+                raise TypeError(
+                    f'rows["{name}"] holds {type(column[0]).__name__} values, neither tokens nor numbers; leave it out'
+                )
             if kind == "scalar":
                 scalars[name] = torch.as_tensor(column)
                 continue
             flat[name], lengths = flatten_rows(name, column)
             row_offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
             if offsets is not None and not np.array_equal(offsets, row_offsets):
-                raise ValueError(f'rows["{name}"] has other lengths than rows["{next(iter(flat))}"]; make it a data set of its own')
+                raise ValueError(
+                    f'rows["{name}"] has other lengths than rows["{next(iter(flat))}"]; make it a data set of its own'
+                )
             offsets = row_offsets
         if offsets is None:
             raise ValueError("rows has no per-token key; give at least one sequence of tokens per sample")
         return cls(flat, offsets, scalars=scalars, collator=collator)
 
     @classmethod
-    def from_arrow(cls, source: Any, columns: Sequence[str] | None = None, *, collator: PadCollator | None = None) -> PreloadedDataset:
+    def from_arrow(
+        cls, source: Any, columns: Sequence[str] | None = None, *, collator: PadCollator | None = None
+    ) -> PreloadedDataset:
         """Share the buffers of an Arrow table, record batch, or list array (which counts as `input_ids`); several chunks are copied.
 
         Args:
@@ -136,11 +144,15 @@ class PreloadedDataset(Dataset[dict[str, Any]]):
         return cls(fields, offsets, scalars=scalars, collator=collator)
 
     @classmethod
-    def from_parquet(cls, path: _Path, columns: Sequence[str] | None = None, *, collator: PadCollator | None = None) -> PreloadedDataset:
+    def from_parquet(
+        cls, path: _Path, columns: Sequence[str] | None = None, *, collator: PadCollator | None = None
+    ) -> PreloadedDataset:
         """Read the columns of a Parquet file, or of a folder of them; see `from_arrow`."""
         import pyarrow.parquet as pq
 
-        return cls.from_arrow(pq.read_table(path, columns=list(columns) if columns else None), columns, collator=collator)
+        return cls.from_arrow(
+            pq.read_table(path, columns=list(columns) if columns else None), columns, collator=collator
+        )
 
     @classmethod
     def from_hugging_face(
@@ -191,7 +203,9 @@ class PreloadedDataset(Dataset[dict[str, Any]]):
 
     @collator.setter
     def collator(self, collator: PadCollator) -> None:
-        self._padded: list[PaddedField] = collator._padded_fields(self._fields, self._fields.keys() | self._scalars.keys())
+        self._padded: list[PaddedField] = collator._padded_fields(
+            self._fields, self._fields.keys() | self._scalars.keys()
+        )
         self._collator = collator
 
     def __len__(self) -> int:
@@ -208,7 +222,9 @@ class PreloadedDataset(Dataset[dict[str, Any]]):
             raise IndexError(f"sample = {index} is outside 0 <= sample < n_samples = {len(self)}")
         index %= len(self)
         start, end = self.offsets[index], self.offsets[index + 1]
-        item: dict[str, Any] = {field.name: field.row(start, end) for field in self._padded if field.name in self._fields}
+        item: dict[str, Any] = {
+            field.name: field.row(start, end) for field in self._padded if field.name in self._fields
+        }
         item |= {name: scalar[index] for name, scalar in self._scalars.items()}
         return item | ({"sample_indices": index} if self.collator.sample_indices else {})
 
@@ -294,7 +310,9 @@ def _checked_offsets(offsets: Any) -> npt.NDArray[np.int64]:
     if array.dtype.kind not in "iu":
         raise TypeError(f"offsets has dtype {array.dtype}, not an integer dtype")
     if array.ndim != 1 or array.size == 0:
-        raise ValueError(f"offsets has shape {array.shape}, not (n_samples + 1,); it counts the tokens before each sample and at the end")
+        raise ValueError(
+            f"offsets has shape {array.shape}, not (n_samples + 1,); it counts the tokens before each sample and at the end"
+        )
     array = np.ascontiguousarray(array, np.int64).view()
     array.flags.writeable = False
     if array[0] != 0:
