@@ -22,8 +22,9 @@ def as_lengths(lengths: object) -> _Integers:
     """Return `lengths` as a one-dimensional, contiguous, native-endian integer array.
 
     Args:
-        lengths: `[n_samples]`, integer, tokens per sample: a NumPy array, torch tensor, Arrow array or chunked array, pandas Series,
-            `array.array`, Hugging Face column, or a sequence of ints. Its dtype is kept, so a uint16 array stays 2 bytes per sample.
+        lengths: `[n_samples]`, integer, tokens per sample: a NumPy array, torch tensor, Arrow array or chunked array,
+            pandas Series, `array.array`, Hugging Face column, or a sequence of ints. Its dtype is kept, so a uint16
+            array stays 2 bytes per sample.
 
     Returns:
         The array itself where it already is one, without a copy; otherwise a new array or a view.
@@ -53,16 +54,17 @@ def lengths_of(
 ) -> npt.NDArray[np.int64]:
     """Return the length of every sample of `source`, in the order in which it is indexed.
 
-    A column of lengths is read as a slice, a column of sequences from its offsets; only a map-style data set of items is looped over.
+    A column of lengths is read as a slice, a column of sequences from its offsets; only a map-style data set of items
+    is looped over.
 
     Args:
-        source: anything `as_lengths` takes; a sequence of sequences (lists, arrays, tensors, strings); an Arrow or Hugging Face column of
-            lists (lengths in tokens, in the visible order after `shuffle` or `select`); a mapping, Arrow table, pandas DataFrame or
-            Hugging Face data set with a `column`; a map-style data set with `__len__` and `__getitem__`; a data set with an integer
-            array `lengths` of its own.
+        source: anything `as_lengths` takes; a sequence of sequences (lists, arrays, tensors, strings); an Arrow or
+            Hugging Face column of lists (lengths in tokens, in the visible order after `shuffle` or `select`); a
+            mapping, Arrow table, pandas DataFrame or Hugging Face data set with a `column`; a map-style data set with
+            `__len__` and `__getitem__`; a data set with an integer array `lengths` of its own.
         column: which column of a table, or which key or position of an item, is the sequence or its length.
-        progress: show a progress bar where a loop is needed: tqdm's if it is installed, otherwise a line on stderr. None: when
-            stderr is a terminal.
+        progress: show a progress bar where a loop is needed: tqdm's if it is installed, otherwise a line on stderr.
+            None: when stderr is a terminal.
 
     Returns:
         `[n_samples]`, int64, tokens per sample.
@@ -154,7 +156,9 @@ def _from_list(lengths: Sequence[object]) -> npt.NDArray[Any]:
 
 
 def _from_objects(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Python ints that NumPy left as objects (pandas does, and lists that cross 2^63), or the reason why they are no lengths."""
+    """Python ints that NumPy left as objects (pandas does, and lists that cross 2^63), or the reason why they are no
+    lengths.
+    """
     items = values.ravel().tolist()
     for position, value in enumerate(items):
         if value is None or value != value:
@@ -210,7 +214,7 @@ def _from_typed(source: Any) -> npt.NDArray[np.int64]:
     return _int64(as_lengths(source))
 
 
-def _from_hugging_face(dataset: Any, column: object, progress: bool | None) -> npt.NDArray[np.int64]:
+def _from_hugging_face(dataset: Any, column: str | int | None, progress: bool | None) -> npt.NDArray[np.int64]:
     if column not in dataset.column_names:
         names = ", ".join(map(repr, dataset.column_names))
         raise ValueError(f"column = {column!r} is not a column of source; choose one of {names}")
@@ -244,7 +248,8 @@ def _arrow_list_lengths(chunk: Any) -> npt.NDArray[np.int64]:
         return np.full(len(chunk), chunk.type.list_size, np.int64)
     if not hasattr(chunk, "offsets"):
         raise TypeError(f"source has Arrow type {chunk.type}, text without tokens; tokenize it, or pass the lengths")
-    return np.diff(chunk.offsets.to_numpy()).astype(np.int64, copy=False)
+    offsets: npt.NDArray[np.int64] = chunk.offsets.to_numpy().astype(np.int64, copy=False)
+    return np.diff(offsets)
 
 
 def _arrow_numbers(column: Any) -> npt.NDArray[Any]:

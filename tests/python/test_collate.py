@@ -8,12 +8,11 @@ import threading
 import numpy as np
 import pytest
 import torch
+from bucketshuffle import _core
+from bucketshuffle.torch import PadCollator, PreloadedDataset
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
-
-from bucketshuffle import _core
-from bucketshuffle.torch import PadCollator, PreloadedDataset
 
 ROWS = [[1, 2, 0], [1, 0]]
 
@@ -199,7 +198,8 @@ def test_a_dtype_can_be_asked_for_by_key():
         PadCollator(dtype={"input_ids": torch.int32})(items([[1], [2, 2**31]]))
     with refused(
         TypeError,
-        'dtype["input_ids"] = torch.float32 does not fit values of dtype int64; use torch.int64, torch.int64 or torch.int32',
+        'dtype["input_ids"] = torch.float32 does not fit values of dtype int64; use torch.int64, torch.int64 '
+        "or torch.int32",
     ):
         PadCollator(dtype={"input_ids": torch.float32})(items(ROWS))
 
@@ -259,7 +259,7 @@ def test_a_single_sample_is_refused_with_its_likely_cause():
     ):
         next(iter(loader))
     for single in ([1, 2, 3], torch.tensor([1, 2]), np.array([1]), "text"):
-        with pytest.raises(TypeError, match="^items is a single sample"):
+        with pytest.raises(TypeError, match=r"^items is a single sample"):
             PadCollator()(single)
 
 
@@ -320,6 +320,11 @@ def test_stacked_values_of_different_shapes_are_refused():
         ValueError, 'items[1]["e"] has shape (3,), but items[0] has (2,); values that are stacked have one shape'
     ):
         PadCollator(stack=["e"])(items(ROWS, e=[np.ones(2), np.ones(3)]))
+
+
+def test_a_missing_number_is_refused():
+    with refused(TypeError, 'items[1]["score"] is None, but items[0] has a number; give every sample one'):
+        PadCollator()(items(ROWS, score=[1.0, None]))
 
 
 @pytest.mark.parametrize(

@@ -7,19 +7,18 @@ import re
 import threading
 import time
 
+import bucketshuffle
 import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from bucketshuffle.lengths import lengths_of
+from bucketshuffle.torch import PadCollator, PreloadedDataset
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Subset
-
-import bucketshuffle
-from bucketshuffle.lengths import lengths_of
-from bucketshuffle.torch import PadCollator, PreloadedDataset
 
 ROWS = [[1, 2, 3], [4], [], [5, 6]]
 FLAT = np.array([1, 2, 3, 4, 5, 6], np.int32)
@@ -291,7 +290,8 @@ def test_samples_that_do_not_exist_are_refused():
         (
             lambda: PreloadedDataset.from_arrow(pa.table({"input_ids": ROWS, "text": ["a"] * 4})),
             TypeError,
-            'column "text" has Arrow type string, not lists of numbers, or numbers; choose the columns to load with columns=[...]',
+            'column "text" has Arrow type string, not lists of numbers, or numbers; choose the columns to load '
+            "with columns=[...]",
         ),
         (
             lambda: PreloadedDataset.from_arrow(pa.table({"input_ids": ROWS}), ["ids"]),
@@ -334,18 +334,20 @@ def test_a_file_with_any_byte_changed_is_refused(tmp_path):
     path = tmp_path / "rows.bin"
     PreloadedDataset.from_arrow(table()).save(path)
     whole = bytearray(path.read_bytes())
-    padding = 0
+    accepted = 0
     for at in range(len(whole)):
         whole[at] ^= 0xFF
         path.write_bytes(whole)
         whole[at] ^= 0xFF
         try:
             check(PreloadedDataset.open(path, verify=True))
+            accepted += 1
         except ValueError as error:
-            assert re.match(rf"{re.escape(str(path))} is (corrupt|not a bucketshuffle data set)", str(error))  # noqa: PT017
-        else:
-            padding += 1  # between the aligned arrays there is nothing to harm
-    assert padding < 64 * 4
+            message = str(error)
+            if not message.startswith((f"{path} is corrupt: ", f"{path} is not a bucketshuffle data set: ")):
+                raise
+    # Only the zeros between the aligned arrays, of which there are four.
+    assert accepted < 64 * 4
 
 
 def test_a_foreign_or_foreign_version_file_says_so(tmp_path):

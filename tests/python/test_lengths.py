@@ -11,11 +11,10 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
+from bucketshuffle.lengths import as_lengths, lengths_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import TensorDataset
-
-from bucketshuffle.lengths import as_lengths, lengths_of
 
 LENGTHS = [3, 1, 0, 2]
 ROWS = [[1, 2, 3], [4], [], [5, 6]]
@@ -102,17 +101,20 @@ def test_lengths_keep_their_value_up_to_the_end_of_uint64():
         (
             np.array([1.0, 2.0]),
             TypeError,
-            "lengths has dtype float64, not an integer dtype; convert with .astype(numpy.int64) if the values are whole",
+            "lengths has dtype float64, not an integer dtype; convert with .astype(numpy.int64) if the values "
+            "are whole",
         ),
         (
             [1, 2.5],
             TypeError,
-            "lengths has dtype float64, not an integer dtype; convert with .astype(numpy.int64) if the values are whole",
+            "lengths has dtype float64, not an integer dtype; convert with .astype(numpy.int64) if the values "
+            "are whole",
         ),
         (
             torch.tensor([1.0]),
             TypeError,
-            "lengths has dtype float32, not an integer dtype; convert with .astype(numpy.int64) if the values are whole",
+            "lengths has dtype float32, not an integer dtype; convert with .astype(numpy.int64) if the values "
+            "are whole",
         ),
         (
             np.array([True]),
@@ -222,7 +224,7 @@ def test_a_hugging_face_data_set_is_read_in_its_visible_order(rows, seed):
 
 def test_a_transform_decides_what_is_visible():
     source = datasets.Dataset.from_dict({"x": ROWS})
-    source.set_transform(lambda rows: {"x": [row + [0] for row in rows["x"]]})
+    source.set_transform(lambda rows: {"x": [[*row, 0] for row in rows["x"]]})
     assert lengths_of(source, "x").tolist() == [4, 2, 1, 3]
 
 
@@ -322,6 +324,7 @@ def test_a_source_without_lengths_is_refused(source, column_name, error, message
 def test_importing_the_package_imports_numpy_and_nothing_heavier():
     code = (
         "import sys, bucketshuffle, bucketshuffle.lengths; "
-        "print(sorted({'torch', 'pyarrow', 'pandas', 'datasets', 'tqdm', 'scipy'} & set(sys.modules)), 'numpy' in sys.modules)"
+        "print(sorted({'torch', 'pyarrow', 'pandas', 'datasets', 'tqdm', 'scipy'} & set(sys.modules)), 'numpy' "
+        "in sys.modules)"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[] True\n"

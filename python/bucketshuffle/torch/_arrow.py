@@ -14,7 +14,9 @@ _NUMBERS = "lists of numbers, or numbers"
 
 
 def hugging_face_table(dataset: Any, columns: Sequence[str] | None) -> pa.Table:
-    """The table behind a Hugging Face data set, in the visible order: after shuffle or select, its rows are taken natively."""
+    """The table behind a Hugging Face data set, in the visible order: after shuffle or select, its rows are taken
+    natively.
+    """
     if dataset.format["type"] == "custom":
         raise ValueError(
             "dataset has a transform, which makes its items one by one; use dataset.map(...) in place of set_transform"
@@ -45,7 +47,8 @@ def read_table(
             elif not np.array_equal(offsets, column_offsets):
                 i = int(np.flatnonzero(np.diff(offsets) != np.diff(column_offsets))[0])
                 raise ValueError(
-                    f'column "{name}" has {column_offsets[i + 1] - column_offsets[i]} tokens in row {i}, but "{next(iter(flat))}" has '
+                    f'column "{name}" has {column_offsets[i + 1] - column_offsets[i]} tokens in row {i}, but '
+                    f'"{next(iter(flat))}" has '
                     f"{offsets[i + 1] - offsets[i]}; load columns of other lengths as a data set of their own"
                 )
         elif _is_number(column.type):
@@ -53,7 +56,8 @@ def read_table(
             scalars[name] = np.asarray(column.to_numpy())
         else:
             raise TypeError(
-                f'column "{name}" has Arrow type {column.type}, not {_NUMBERS}; choose the columns to load with columns=[...]'
+                f'column "{name}" has Arrow type {column.type}, not {_NUMBERS}; choose the columns to load '
+                "with columns=[...]"
             )
     if offsets is None:
         raise ValueError(
@@ -100,17 +104,18 @@ def _read_values(name: str, values: pa.Array) -> npt.NDArray[Any]:
         return flat.reshape(len(values), width, *flat.shape[1:])
     if not _is_number(values.type):
         raise TypeError(
-            f'column "{name}" has lists of Arrow type {values.type}, not {_NUMBERS}; choose the columns to load with columns=[...]'
+            f'column "{name}" has lists of Arrow type {values.type}, not {_NUMBERS}; choose the columns to '
+            "load with columns=[...]"
         )
     return np.asarray(values.to_numpy(zero_copy_only=False))
 
 
 def _is_list(dtype: pa.DataType) -> bool:
-    return pt.is_list(dtype) or pt.is_large_list(dtype) or pt.is_fixed_size_list(dtype)
+    return bool(pt.is_list(dtype) or pt.is_large_list(dtype) or pt.is_fixed_size_list(dtype))
 
 
 def _is_number(dtype: pa.DataType) -> bool:
-    return pt.is_integer(dtype) or pt.is_floating(dtype) or pt.is_boolean(dtype)
+    return bool(pt.is_integer(dtype) or pt.is_floating(dtype) or pt.is_boolean(dtype))
 
 
 def _refuse_nulls(name: str, column: pa.Array | pa.ChunkedArray) -> None:
@@ -119,7 +124,8 @@ def _refuse_nulls(name: str, column: pa.Array | pa.ChunkedArray) -> None:
         nulls = nulls.combine_chunks() if isinstance(nulls, pa.ChunkedArray) else nulls
         first = int(np.flatnonzero(nulls.to_numpy(zero_copy_only=False))[0])
         raise ValueError(
-            f'column "{name}" has {column.null_count} null rows, the first at row {first}; drop or fill them before loading'
+            f'column "{name}" has {column.null_count} null rows, the first at row {first}; drop or fill them '
+            "before loading"
         )
 
 

@@ -1,7 +1,7 @@
 """One file of named arrays: written atomically, mapped into memory, and refused when it is not whole.
 
-Layout, little-endian: a preamble of 40 bytes (magic, version, CRC-32 of the header, start and size of the header, CRC-32 of the preamble
-before it), the arrays, each aligned to 64 bytes, and the header, JSON, behind them.
+Layout, little-endian: a preamble of 40 bytes (magic, version, CRC-32 of the header, start and size of the header,
+CRC-32 of the preamble before it), the arrays, each aligned to 64 bytes, and the header, JSON, behind them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ def write_arrays(
 
 
 def read_arrays(path: str | os.PathLike[str], *, verify: bool) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
-    """Map the arrays of a file, read-only, and return them with the `extra` values; `verify` reads all of them to check their sums."""
+    """Map the arrays of a file, read-only, and return them with the `extra` values; `verify` reads all of them to
+    check their sums.
+    """
     size = os.path.getsize(path)
     with open(path, "rb") as file:
         preamble = file.read(_PREAMBLE.size + _CHECKSUM.size)
@@ -111,7 +113,7 @@ def _write_array(file: Any, name: str, array: npt.NDArray[Any]) -> dict[str, Any
 def _checksum(raw: npt.NDArray[np.uint8]) -> int:
     checksum = 0
     for first in range(0, raw.size, _CHUNK_BYTES):
-        checksum = zlib.crc32(raw[first : first + _CHUNK_BYTES], checksum)
+        checksum = zlib.crc32(raw[first : first + _CHUNK_BYTES].data, checksum)
     return checksum
 
 
@@ -126,10 +128,12 @@ def _sync_directory(directory: Path) -> None:
 
 
 class MappedArray:
-    """An array of a file mapped read-only, as it is pickled: a worker maps the file again instead of receiving its bytes."""
+    """An array of a file mapped read-only, as it is pickled: a worker maps the file again instead of receiving its
+    bytes.
+    """
 
     def __init__(self, mapped: np.memmap[Any, Any], array: npt.NDArray[Any]) -> None:
-        self.path = os.path.abspath(mapped.filename)  # type: ignore[arg-type]
+        self.path = os.path.abspath(str(mapped.filename))
         self.start = mapped.offset + array.ctypes.data - mapped.ctypes.data
         self.dtype = array.dtype.str
         self.shape = array.shape
@@ -153,7 +157,9 @@ class MappedArray:
 
 
 def unmapped(array: npt.NDArray[Any]) -> npt.NDArray[Any] | MappedArray:
-    """The array as it should be pickled: a reference where it is a contiguous part of a file mapped read-only, else itself."""
+    """The array as it should be pickled: a reference where it is a contiguous part of a file mapped read-only, else
+    itself.
+    """
     root: Any = array
     while isinstance(root, np.ndarray) and not isinstance(root, np.memmap):
         root = root.base

@@ -13,7 +13,8 @@ import torch
 
 from bucketshuffle import _core
 
-# Values that are only copied travel as integers of their size; the native side knows no floats. NumPy dtype, its name there, torch dtype.
+# Values that are only copied travel as integers of their size; the native side knows no floats. NumPy dtype, its name
+# there, torch dtype.
 _CARRIERS: dict[int, tuple[type[np.generic], str, torch.dtype]] = {
     1: (np.uint8, "u8", torch.uint8),
     2: (np.int16, "i16", torch.int16),
@@ -60,20 +61,18 @@ class PaddedField:
         buffer = None if out is None else self._buffer(out)
         return self.name, self.source, self.per_token, self.carrier, self.fill, buffer
 
-    def read(self, array: npt.NDArray[Any], shape: tuple[int, int]) -> torch.Tensor:
-        """What the native call made, as a tensor `(B, L, *trailing)` that shares its memory."""
-        tensor = torch.from_numpy(array.reshape(shape + self.trailing))
+    def read(self, values: npt.NDArray[Any], shape: tuple[int, int]) -> torch.Tensor:
+        """What the native call made, or wrote at the start of `out`, as a tensor `(B, L, *trailing)`; no copy."""
+        n_values = shape[0] * shape[1] * self.per_token
+        tensor = torch.from_numpy(values[:n_values].reshape(shape + self.trailing))
         return tensor if tensor.dtype is self.dtype else tensor.view(self.dtype)
-
-    def read_out(self, out: torch.Tensor, shape: tuple[int, int]) -> torch.Tensor:
-        """The part of `out` that the native call wrote, as a tensor `(B, L, *trailing)`."""
-        return out.view(-1).narrow(0, 0, shape[0] * shape[1] * self.per_token).view(shape + self.trailing)
 
     def row(self, start: int, end: int) -> torch.Tensor:
         """Tokens `start..end` of the flat buffer in the dtype of a batch, a copy `(end - start, *trailing)`."""
         offsets = np.array([start, end], np.int64)
-        _, length, (array,) = _core.pad_rows(offsets, [0], [self.request(None)], left=False, pad_to_multiple_of=1)
-        return self.read(array, (1, length)).squeeze(0)
+        _, length, (values,) = _core.pad_rows(offsets, [0], [self.request(None)], left=False, pad_to_multiple_of=1)
+        assert values is not None  # there was no `out`
+        return self.read(values, (1, length)).squeeze(0)
 
     def _buffer(self, out: torch.Tensor) -> npt.NDArray[Any]:
         where = f'out["{self.name}"]'
@@ -89,7 +88,9 @@ class PaddedField:
 
 
 def padded_field(name: str, field: FlatField, fill: float, dtype: torch.dtype | None) -> PaddedField:
-    """Decide the dtype of a field's batches: integers become int64 unless told otherwise, everything else keeps its dtype."""
+    """Decide the dtype of a field's batches: integers become int64 unless told otherwise, everything else keeps its
+    dtype.
+    """
     values = field.values
     if dtype is None:
         dtype = torch.int64 if field.is_integer else _torch_dtype(field)
@@ -222,6 +223,7 @@ def _same_trailing(name: str, rows: Sequence[tuple[int, Any]]) -> None:
     for position, row in rows:
         if row.shape[1:] != expected.shape[1:]:
             raise ValueError(
-                f'items[{position}]["{name}"] has shape {tuple(row.shape)}, but items[{first}] has {tuple(expected.shape)}; '
+                f'items[{position}]["{name}"] has shape {tuple(row.shape)}, but items[{first}] has '
+                f"{tuple(expected.shape)}; "
                 "only the first dimension, the tokens, may differ"
             )

@@ -23,30 +23,37 @@ _MASK_DTYPES = (torch.bool, torch.uint8, torch.int32, torch.int64)
 class PadCollator:
     """Pads the samples of a batch to its longest and returns a plain dict of tensors.
 
-    A sample is a dict (or any mapping), or a bare sequence of tokens, which counts as `{"input_ids": tokens}`. What happens to a key:
+    A sample is a dict (or any mapping), or a bare sequence of tokens, which counts as `{"input_ids": tokens}`. What
+    happens to a key:
 
-    * per-token values, `(length,)` or `(length, *trailing)`, as list, array or tensor: one tensor `(B, L, *trailing)`. All per-token keys
-      of a sample have the same length, and `L` is the longest length of the batch, rounded up to `pad_to_multiple_of`. Integers
-      become int64, everything else keeps its dtype (lists of floats: torch's default dtype), unless `dtype` says otherwise.
+    * per-token values, `(length,)` or `(length, *trailing)`, as list, array or tensor: one tensor `(B, L, *trailing)`.
+      All per-token keys of a sample have the same length, and `L` is the longest length of the batch, rounded up to
+      `pad_to_multiple_of`. Integers become int64, everything else keeps its dtype (lists of floats: torch's default
+      dtype), unless `dtype` says otherwise.
     * a number: one tensor `(B,)`. Keys named in `stack` may hold arrays of one shape: `(B, *shape)`.
     * anything else, such as text: a list of `B`, untouched.
 
-    Masks come from the lengths and never from the values, so the fill may equal a real token. A key that the samples carry
-    themselves, such as their own `attention_mask`, is padded like any other field (with 0) and never overwritten.
+    Masks come from the lengths and never from the values, so the fill may equal a real token. A key that the samples
+    carry themselves, such as their own `attention_mask`, is padded like any other field (with 0) and never overwritten.
 
     Args:
         fill: the value of padding per key. Default: -100 for `labels`, 0 for every other key.
-        dtype: the dtype of a key's tensor. Integers and bools take int64 or int32 (checked, never wrapped); every dtype takes itself.
+        dtype: the dtype of a key's tensor. Integers and bools take int64 or int32 (checked, never wrapped); every dtype
+            takes itself.
         side: where the padding goes, the same for all keys.
         pad_to_multiple_of: `L` is a multiple of this, in tokens.
-        attention_mask: dtype of `attention_mask` `(B, L)`, True or 1 at real tokens: torch.bool, uint8, int32, int64. None: no mask.
+        attention_mask: dtype of `attention_mask` `(B, L)`, True or 1 at real tokens: torch.bool, uint8, int32, int64.
+            None: no mask.
         lengths: add `lengths` `(B,)`, int64, real tokens of each sample.
-        position_ids: add `position_ids` `(B, L)`, int64, counted from 0 at the first real token, on either side; 0 at padding.
-        sample_indices: add `sample_indices` `(B,)`, int64. A `PreloadedDataset` knows them; other samples must carry the key.
+        position_ids: add `position_ids` `(B, L)`, int64, counted from 0 at the first real token, on either side; 0 at
+            padding.
+        sample_indices: add `sample_indices` `(B,)`, int64. A `PreloadedDataset` knows them; other samples must carry
+            the key.
         stack: keys with one array of fixed shape per sample, such as an embedding.
 
     Raises:
-        TypeError, ValueError: an option outside its choices; on a call, samples that do not fit together, named by key and position.
+        TypeError, ValueError: an option outside its choices; on a call, samples that do not fit together, named by key
+            and position.
 
     Example:
         >>> collate = PadCollator({"input_ids": 2}, pad_to_multiple_of=4)
@@ -104,8 +111,9 @@ class PadCollator:
 
         Args:
             items: the samples, all with the same keys.
-            out: tensors to write padded fields into, by key, each contiguous, of the batch's dtype and with room for `B * L` tokens; the
-                batch holds views of them, which the next call with the same `out` overwrites. Missing keys get fresh tensors.
+            out: tensors to write padded fields into, by key, each contiguous, of the batch's dtype and with room for `B
+                * L` tokens; the batch holds views of them, which the next call with the same `out` overwrites. Missing
+                  keys get fresh tensors.
         """
         columns = _columns(items)
         flat: dict[str, FlatField] = {}
@@ -125,7 +133,8 @@ class PadCollator:
             )
         if self.sample_indices and "sample_indices" not in columns:
             raise ValueError(
-                'items do not carry "sample_indices"; return it from the data set\'s __getitem__, or use a PreloadedDataset'
+                'items do not carry "sample_indices"; return it from the data set\'s __getitem__, or use a '
+                "PreloadedDataset"
             )
         offsets = np.zeros(len(items) + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
@@ -137,7 +146,9 @@ class PadCollator:
         return batch | {name: value for name, value in padded.items() if name not in batch}
 
     def _padded_fields(self, flat: Mapping[str, FlatField], present: Collection[str]) -> list[PaddedField]:
-        """What a batch of these fields is made of; decided once per data set. `present` holds the keys that are not to be made."""
+        """What a batch of these fields is made of; decided once per data set. `present` holds the keys that are not
+        to be made.
+        """
         for option, named in (("fill", self.fill), ("dtype", self.dtype)):
             unknown = [name for name in named if name not in flat]
             if unknown:
@@ -168,18 +179,14 @@ class PadCollator:
         if unknown:
             keys = ", ".join(f'"{field.name}"' for field in fields)
             raise ValueError(f'out names "{unknown[0]}", which is not a padded key; the batch has {keys}')
+        requests = [field.request(taken.get(field.name)) for field in fields]
         lengths, padded_length, arrays = _core.pad_rows(
-            offsets,
-            samples,
-            [field.request(taken.get(field.name)) for field in fields],
-            left=self.side == "left",
-            pad_to_multiple_of=self.pad_to_multiple_of,
+            offsets, samples, requests, left=self.side == "left", pad_to_multiple_of=self.pad_to_multiple_of
         )
         shape = len(lengths), padded_length
-        batch: dict[str, Any] = {
-            field.name: field.read_out(taken[field.name], shape) if array is None else field.read(array, shape)
-            for field, array in zip(fields, arrays, strict=True)
-        }
+        batch: dict[str, Any] = {}
+        for field, request, fresh in zip(fields, requests, arrays, strict=True):
+            batch[field.name] = field.read(request[-1] if fresh is None else fresh, shape)
         if self.lengths:
             batch["lengths"] = torch.from_numpy(lengths)
         if self.sample_indices:
@@ -193,8 +200,10 @@ class PadCollator:
         if not any(isinstance(value, (torch.Tensor, np.ndarray, np.generic)) for value in column):
             try:
                 return torch.tensor(column)
-            except (TypeError, ValueError):
-                return _refuse_stack(name, column)
+            except (TypeError, ValueError, RuntimeError):
+                _refuse_stack(name, column)
+        if any(value is None for value in column):
+            _refuse_stack(name, column)
         tensors = [torch.as_tensor(value) for value in column]
         if any(tensor.shape != tensors[0].shape for tensor in tensors):
             _refuse_stack(name, column)
@@ -213,13 +222,15 @@ def _columns(items: Sequence[Any]) -> dict[str, list[Any]]:
     if not isinstance(first, Mapping):
         if kind_of(items) != "tokens" or isinstance(first, tuple):
             raise TypeError(
-                f"items[0] is a {type(first).__name__}, not a dict or a sequence of tokens; return a dict from the data set"
+                f"items[0] is a {type(first).__name__}, not a dict or a sequence of tokens; return a dict from "
+                "the data set"
             )
         return {"input_ids": list(items)}
     for position, item in enumerate(items):
         if not isinstance(item, Mapping):
             raise TypeError(
-                f"items[{position}] is a {type(item).__name__}, but items[0] is a mapping; all samples need the same keys"
+                f"items[{position}] is a {type(item).__name__}, but items[0] is a mapping; all samples need "
+                "the same keys"
             )
         if item.keys() != first.keys():
             odd = sorted(item.keys() ^ first.keys(), key=str)[0]
@@ -231,7 +242,8 @@ def _columns(items: Sequence[Any]) -> dict[str, list[Any]]:
 def refuse_single(item: object) -> NoReturn:
     """Raise for one sample where a list of samples belongs."""
     raise TypeError(
-        f"items is a single sample (a {type(item).__name__}), not a list of samples: the loader has lost its batch sampler, as Ray's "
+        f"items is a single sample (a {type(item).__name__}), not a list of samples: the loader has lost its "
+        "batch sampler, as Ray's "
         "prepare_data_loader does to it; pass add_dist_sampler=False there, or give the DataLoader a batch_sampler"
     )
 
@@ -239,14 +251,18 @@ def refuse_single(item: object) -> NoReturn:
 def _refuse_lengths(first: str, lengths: npt.NDArray[np.int64], name: str, other: npt.NDArray[np.int64]) -> NoReturn:
     i = int(np.flatnonzero(lengths != other)[0])
     raise ValueError(
-        f'items[{i}]["{name}"] has {other[i]} tokens, but its "{first}" has {lengths[i]}; per-token keys of a sample have one length: '
+        f'items[{i}]["{name}"] has {other[i]} tokens, but its "{first}" has {lengths[i]}; per-token keys of a '
+        "sample have one length: "
         f'name a fixed shape in stack, or pad "{name}" with a PadCollator of its own'
     )
 
 
 def _refuse_stack(name: str, column: Sequence[Any]) -> NoReturn:
-    shapes = [tuple(getattr(value, "shape", np.shape(value) if value is not None else ("None",))) for value in column]
-    i = next((i for i, shape in enumerate(shapes) if shape != shapes[0]), 0)
+    shapes = [tuple(np.shape(value)) for value in column]
+    odd = next((i for i, value in enumerate(column) if value is None or shapes[i] != shapes[0]), 0)
+    if column[odd] is None:
+        raise TypeError(f'items[{odd}]["{name}"] is None, but items[0] has a number; give every sample one') from None
     raise ValueError(
-        f'items[{i}]["{name}"] has shape {shapes[i]}, but items[0] has {shapes[0]}; values that are stacked have one shape'
+        f'items[{odd}]["{name}"] has shape {shapes[odd]}, but items[0] has {shapes[0]}; '
+        "values that are stacked have one shape"
     ) from None

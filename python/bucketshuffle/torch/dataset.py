@@ -25,22 +25,25 @@ _Path = str | os.PathLike[str]
 
 
 class PreloadedDataset(Dataset[dict[str, Any]]):
-    """All tokens of a data set in flat buffers; a whole batch is padded in one native call, without the interpreter lock.
+    """All tokens of a data set in flat buffers; a whole batch is padded in one native call, without the interpreter
+    lock.
 
     Sample `i` owns tokens `offsets[i]..offsets[i + 1]` of every per-token field. The loader needs one line:
 
         DataLoader(dataset, batch_sampler=..., collate_fn=dataset.collate)
 
-    since torch hands a batch's indices to `__getitems__`, which returns the padded batch, and `collate` passes it on. Use no worker
+    since torch hands a batch's indices to `__getitems__`, which returns the padded batch, and `collate` passes it on.
+    Use no worker
     processes: moving a batch between processes takes longer than making it.
 
-    The buffers are shared, not copied, and are read while other threads run: do not write to an array, tensor or file that a data set
-    was made from. A data set on memory maps (`open`, or `.npy` files) pickles as their paths.
+    The buffers are shared, not copied, and are read while other threads run: do not write to an array, tensor or file
+    that a data set was made from. A data set on memory maps (`open`, or `.npy` files) pickles as their paths.
 
     Args:
-        values: per-token fields by key, each `(n_tokens, *trailing)`: arrays, CPU tensors, or paths of `.npy` files, which are mapped.
-            A single one counts as `{"input_ids": values}`.
-        offsets: `(n_samples + 1,)`, integer, tokens before each sample and at the end: an array, a tensor or the path of a `.npy` file.
+        values: per-token fields by key, each `(n_tokens, *trailing)`: arrays, CPU tensors, or paths of `.npy` files,
+            which are mapped. A single one counts as `{"input_ids": values}`.
+        offsets: `(n_samples + 1,)`, integer, tokens before each sample and at the end: an array, a tensor or the path
+            of a `.npy` file.
         scalars: fields with one number per sample, `(n_samples, *trailing)`; arrays are copied.
         collator: how batches are padded; default `PadCollator()`.
 
@@ -74,7 +77,8 @@ class PreloadedDataset(Dataset[dict[str, Any]]):
         for name, field in self._fields.items():
             if len(field.values) != n_tokens:
                 raise ValueError(
-                    f'values["{name}"] holds {len(field.values)} tokens, but offsets[-1] = {n_tokens}; they belong to different data'
+                    f'values["{name}"] holds {len(field.values)} tokens, but offsets[-1] = {n_tokens}; they '
+                    "belong to different data"
                 )
         self._scalars = {name: _scalar(value) for name, value in (scalars or {}).items()}
         for name, scalar in self._scalars.items():
@@ -86,7 +90,9 @@ class PreloadedDataset(Dataset[dict[str, Any]]):
     def from_rows(
         cls, rows: Mapping[str, Sequence[Any]] | Sequence[Any], *, collator: PadCollator | None = None
     ) -> PreloadedDataset:
-        """Copy rows (lists, arrays or tensors) end to end: per-token keys and numbers by key, or a sequence of bare rows."""
+        """Copy rows (lists, arrays or tensors) end to end: per-token keys and numbers by key, or a sequence of bare
+        rows.
+        """
         if not isinstance(rows, Mapping):
             rows = {"input_ids": rows}
         flat: dict[str, Any] = {}
@@ -118,11 +124,12 @@ class PreloadedDataset(Dataset[dict[str, Any]]):
     def from_arrow(
         cls, source: Any, columns: Sequence[str] | None = None, *, collator: PadCollator | None = None
     ) -> PreloadedDataset:
-        """Share the buffers of an Arrow table, record batch, or list array (which counts as `input_ids`); several chunks are copied.
+        """Share the buffers of an Arrow table, record batch, or list array (which counts as `input_ids`); several
+        chunks are copied.
 
         Args:
-            source: columns of `list`, `large_list` or `fixed_size_list` of numbers are per-token fields, nested ones features `[L, D]`,
-                columns of numbers scalars.
+            source: columns of `list`, `large_list` or `fixed_size_list` of numbers are per-token fields, nested ones
+                features `[L, D]`, columns of numbers scalars.
             columns: the columns to load; default: all.
 
         Raises:
@@ -158,7 +165,9 @@ class PreloadedDataset(Dataset[dict[str, Any]]):
     def from_hugging_face(
         cls, dataset: Any, columns: Sequence[str] | None = None, *, collator: PadCollator | None = None
     ) -> PreloadedDataset:
-        """Read a Hugging Face data set from its Arrow table, in the visible order after `shuffle` or `select`; see `from_arrow`."""
+        """Read a Hugging Face data set from its Arrow table, in the visible order after `shuffle` or `select`; see
+        `from_arrow`.
+        """
         from bucketshuffle.torch._arrow import hugging_face_table
 
         return cls.from_arrow(hugging_face_table(dataset, columns), columns, collator=collator)
@@ -186,7 +195,9 @@ class PreloadedDataset(Dataset[dict[str, Any]]):
         )
 
     def save(self, path: _Path) -> None:
-        """Write the data set to one file: to a temporary file beside it, synced and renamed, so `path` is never half a data set."""
+        """Write the data set to one file: to a temporary file beside it, synced and renamed, so `path` is never half
+        a data set.
+        """
         arrays = {"offsets": self.offsets}
         arrays |= {f"field:{name}": field.values for name, field in self._fields.items()}
         arrays |= {f"scalar:{name}": scalar.numpy() for name, scalar in self._scalars.items()}
@@ -223,7 +234,7 @@ class PreloadedDataset(Dataset[dict[str, Any]]):
         index %= len(self)
         start, end = self.offsets[index], self.offsets[index + 1]
         item: dict[str, Any] = {
-            field.name: field.row(start, end) for field in self._padded if field.name in self._fields
+            field.name: field.row(int(start), int(end)) for field in self._padded if field.name in self._fields
         }
         item |= {name: scalar[index] for name, scalar in self._scalars.items()}
         return item | ({"sample_indices": index} if self.collator.sample_indices else {})
@@ -288,7 +299,8 @@ class PreloadedDataset(Dataset[dict[str, Any]]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         values = {name: FlatField(_mapped(values), bfloat16) for name, (values, bfloat16) in state["fields"].items()}
-        self.__init__(values, state["offsets"], scalars=state["scalars"], collator=state["collator"])  # type: ignore[misc]
+        again = PreloadedDataset(values, state["offsets"], scalars=state["scalars"], collator=state["collator"])
+        self.__dict__.update(again.__dict__)
 
 
 def _mapped(values: Any) -> Any:
@@ -306,19 +318,22 @@ def _scalar(values: Any) -> torch.Tensor:
 
 
 def _checked_offsets(offsets: Any) -> npt.NDArray[np.int64]:
-    array = np.asarray(_mapped(offsets))
+    array: npt.NDArray[Any] = np.asarray(_mapped(offsets))
     if array.dtype.kind not in "iu":
         raise TypeError(f"offsets has dtype {array.dtype}, not an integer dtype")
     if array.ndim != 1 or array.size == 0:
         raise ValueError(
-            f"offsets has shape {array.shape}, not (n_samples + 1,); it counts the tokens before each sample and at the end"
+            f"offsets has shape {array.shape}, not (n_samples + 1,); it counts the tokens before each sample "
+            "and at the end"
         )
-    array = np.ascontiguousarray(array, np.int64).view()
-    array.flags.writeable = False
-    if array[0] != 0:
-        raise ValueError(f"offsets[0] = {array[0]} is not 0; offsets count tokens from the first")
-    falling = np.flatnonzero(array[1:] < array[:-1])
+    checked: npt.NDArray[np.int64] = np.ascontiguousarray(array, np.int64).view()
+    checked.flags.writeable = False
+    if checked[0] != 0:
+        raise ValueError(f"offsets[0] = {checked[0]} is not 0; offsets count tokens from the first")
+    falling = np.flatnonzero(checked[1:] < checked[:-1])
     if falling.size:
         i = int(falling[0]) + 1
-        raise ValueError(f"offsets[{i}] = {array[i]} is below offsets[{i - 1}] = {array[i - 1]}; offsets never fall")
-    return array
+        raise ValueError(
+            f"offsets[{i}] = {checked[i]} is below offsets[{i - 1}] = {checked[i - 1]}; offsets never fall"
+        )
+    return checked
