@@ -142,11 +142,11 @@ fn a_field_refuses_what_does_not_fit() {
     );
     assert_eq!(
         ids(&[1, i64::MAX], 0).pad::<i32>(&two).unwrap_err().to_string(),
-        "ids of sample 0 has value 9223372036854775807 at token 1, outside i32; ask for a wider dtype"
+        "ids of sample 0 has value 9223372036854775807 at token 1, outside int32; ask for a wider dtype"
     );
     assert_eq!(
         ids(&[1_u8, 2], 256).pad::<u8>(&two).unwrap_err().to_string(),
-        "fill[\"ids\"] = 256 is outside u8; choose another fill or a wider dtype"
+        "fill[\"ids\"] = 256 is outside uint8; choose another fill or a wider dtype"
     );
     let mut out = [7_i64; 1];
     assert_eq!(

@@ -1,14 +1,18 @@
 //! Padded batches for Python: one call for a whole batch, all of its fields.
 //!
-//! A batch is written while detached from the interpreter, and the flat buffers are too big to copy first (a memory map may
-//! exceed the memory), so this is the one place that touches `NumPy` memory without the interpreter lock. What makes it sound:
+//! A batch is written while detached from the interpreter, and the flat buffers are too big to copy first (a memory map
+//! may exceed the memory), so this is the one place that touches `NumPy` memory without the interpreter lock. What
+//! makes it sound:
 //!
-//! * Every number that decides *where* is read or written (offsets, samples, shapes) is copied and checked while attached. Another thread
-//!   that breaks the rules below can change the value of a token; it cannot move an access out of bounds.
-//! * A buffer must be flagged read-only, so no Python thread can write through it; `PreloadedDataset` flags its own and maps files with
-//!   mode "r". Whoever keeps a writeable alias, or writes to the mapped file, breaks the data set's documented contract, as with Arrow.
-//! * An `out` overlaps no other buffer of the call: the addresses are compared, since rust-numpy's borrow guards, which are held as well,
-//!   do not see that two tensors share memory. Two calls in progress with one `out` are the caller's race, as in `torch.add(out=...)`.
+//! * Every number that decides *where* is read or written (offsets, samples, shapes) is copied and checked while
+//!   attached. Another thread that breaks the rules below can change the value of a token; it cannot move an access out
+//!   of bounds.
+//! * A buffer must be flagged read-only, so no Python thread can write through it; `PreloadedDataset` flags its own and
+//!   maps files with mode "r". Whoever keeps a writeable alias, or writes to the mapped file, breaks the data set's
+//!   documented contract, as with Arrow.
+//! * An `out` overlaps no other buffer of the call: the addresses are compared, since rust-numpy's borrow guards, which
+//!   are held as well, do not see that two tensors share memory. Two calls in progress with one `out` are the caller's
+//!   race, as in `torch.add(out=...)`.
 use std::ops::Range;
 
 use numpy::{
@@ -38,7 +42,8 @@ type Request<'py> = (String, Bound<'py, PyAny>, usize, String, i64, Option<Bound
 /// `(lengths, padded length, one flat array per field)`.
 type Batch<'py> = (Bound<'py, PyArray1<i64>>, usize, Vec<Option<Bound<'py, PyAny>>>);
 
-/// Pads the rows of one batch; returns its lengths, its padded length, and one flat array per field (None where `out` took it).
+/// Pads the rows of one batch; returns its lengths, its padded length, and one flat array per field (None where `out`
+/// took it).
 #[pyfunction]
 #[pyo3(signature = (offsets, samples, fields, *, left, pad_to_multiple_of))]
 #[allow(clippy::needless_pass_by_value, reason = "what a caller passes arrives owned")]

@@ -1,6 +1,7 @@
 """PadCollator against CASES.md section 9 and against padding written out cell by cell."""
 
 import copy
+import doctest
 import pickle
 import re
 import threading
@@ -8,6 +9,7 @@ import threading
 import numpy as np
 import pytest
 import torch
+import bucketshuffle.torch.collate as collate_module
 from bucketshuffle import _core
 from bucketshuffle.torch import PadCollator, PreloadedDataset
 from hypothesis import given
@@ -193,7 +195,7 @@ def test_a_dtype_can_be_asked_for_by_key():
     assert batch["input_ids"].dtype == torch.int32
     assert batch["loss_mask"].tolist() == [[1, 1, 1], [1, 1, 0]]
     with refused(
-        ValueError, "input_ids of sample 1 has value 2147483648 at token 1, outside i32; ask for a wider dtype"
+        ValueError, "input_ids of sample 1 has value 2147483648 at token 1, outside int32; ask for a wider dtype"
     ):
         PadCollator(dtype={"input_ids": torch.int32})(items([[1], [2, 2**31]]))
     with refused(
@@ -433,6 +435,20 @@ def test_the_native_call_refuses_what_it_cannot_read():
         pad_rows(np.zeros(2, np.int32), samples=[0.5])
 
 
+def test_the_native_call_refuses_an_out_that_it_cannot_write_to():
+    out = np.zeros(2, np.int64)
+    values = np.zeros(2, np.int32)
+    values.flags.writeable = False
+    fields = [("x", values, 1, "i64", 0, out), ("y", values, 1, "i64", 0, out)]
+    with refused(ValueError, 'out["y"] overlaps a buffer that is in use; give each batch in progress its own'):
+        _core.pad_rows(np.array([0, 2]), [0], fields, left=False, pad_to_multiple_of=1)
+    out.flags.writeable = False
+    with refused(ValueError, 'out["x"] is read-only; pass a writeable buffer'):
+        pad_rows(np.zeros(2, np.int32), out=out)
+    with refused(TypeError, 'out["x"] is a 1-D array of dtype int32, not a 1-D array of a supported integer dtype'):
+        pad_rows(np.zeros(2, np.int32), out=np.zeros(2, np.int32))
+
+
 def test_other_threads_run_while_a_batch_is_written():
     values = np.zeros(1 << 24, np.int32)
     values.flags.writeable = False
@@ -445,9 +461,13 @@ def test_other_threads_run_while_a_batch_is_written():
     thread = threading.Thread(target=tick)
     thread.start()
     before = ticks[0]
-    pad_rows(values, offsets=[0, 1 << 24], samples=[0] * 12)
+    pad_rows(values, offsets=[0, 1 << 24], samples=[0] * 3)
     during = ticks[0] - before
     done.set()
     thread.join()
-    # With the lock held for the whole call the thread could not tick once.
-    assert during > 0
+    # About 0.2 s; with the lock held through the call the thread ticks once before it and once after.
+    assert during > 4
+
+
+def test_the_example_in_the_docstring_runs():
+    assert doctest.testmod(collate_module).failed == 0
