@@ -4,7 +4,8 @@
 
 Two regimes: one batch again and again, in cache, and 64 batches in turn, as in training, where every row comes from far
 away. Each contender is compared with the definition first. The limit reads as many tokens, from one place, and writes
-as many bytes as a batch has.
+as many bytes as a batch has. Everything runs on one thread: with two, torch's pool waits for its second thread, and a
+busy second core makes 16 ms of the 0.3 ms of pad_sequence.
 """
 
 import itertools
@@ -15,6 +16,8 @@ import torch
 from bucketshuffle.torch import PadCollator, PreloadedDataset
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset
+
+torch.set_num_threads(1)
 
 TOKEN_BUDGET = 131_072
 N_SAMPLES = 20_000
