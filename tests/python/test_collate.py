@@ -6,10 +6,10 @@ import pickle
 import re
 import threading
 
+import bucketshuffle.torch.collate as collate_module
 import numpy as np
 import pytest
 import torch
-import bucketshuffle.torch.collate as collate_module
 from bucketshuffle import _core
 from bucketshuffle.torch import PadCollator, PreloadedDataset
 from hypothesis import given
