@@ -9,12 +9,16 @@ use pyo3::types::{PyBool, PyDict, PyString};
 
 use crate::{Boundaries, Closed, Empty, EpochPlan, Error, Lengths, Options, Overlong, Planner, Strategy, Totals};
 
+mod collate;
+
 #[pymodule(gil_used = false)]
 mod _core {
     #[pymodule_export]
     use super::PyPlanner;
     #[pymodule_export]
     use super::pack_epoch;
+    #[pymodule_export]
+    use super::collate::pad_rows;
     use super::{Bound, PyModule, PyModuleMethods, PyResult};
 
     #[pymodule_init]
