@@ -60,8 +60,11 @@ def assert_stats_true(plan: EpochPlan, lengths: Sequence[int], cost: oracle.Cost
     assert stats.n_batches == len(plan)
     assert stats.real_tokens == real
     assert stats.padded_tokens == padded
+    priced = sum(size * cost.sample(length) for size, length in zip(sizes, padded_lengths, strict=True))
+    assert stats.cost == priced
     assert stats.budget_tokens == len(plan) * cost.token_budget
-    assert stats.padding_ratio == (np.float64(padded) / np.float64(real) if real else 1.0)
+    assert stats.padding_ratio == (padded / real if real else 1.0)
+    assert stats.fill == (priced / stats.budget_tokens if len(plan) else 0.0)
     assert stats.n_shapes == len(set(zip(sizes, padded_lengths, strict=True)))
     assert stats.n_dropped == len(plan.dropped)
     assert stats.dropped_tokens == sum(lengths[i] for i in plan.dropped.tolist())

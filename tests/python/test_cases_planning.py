@@ -153,7 +153,6 @@ def test_the_budget_holds_in_every_order(lengths: Any, options: dict[str, Any], 
 def test_batches_of_mixed_lengths_are_nearly_full_and_the_fill_is_reported(budget: int) -> None:
     lengths = [1 + i * 7 % 30 for i in range(20_000)]
     plan = checked(lengths, token_budget=budget, min_batches_per_bucket=1)
-    assert plan.stats.fill == pytest.approx(plan.stats.padded_tokens / plan.stats.budget_tokens)
     assert plan.stats.fill > 0.9
 
 
