@@ -1,7 +1,36 @@
-//! Padded batches of variable-length sequences, planned one epoch at a time.
+//! Padded batches of variable-length sequences, planned one epoch at a time: buckets of similar length, shuffled, packed
+//! under a token budget, in an order that mixes all lengths.
+//!
+//! ```
+//! use bucketshuffle::{Options, pack_epoch};
+//!
+//! let lengths: Vec<u32> = (0..1_000).map(|i| 65 + i * 7_919 % 8_127).collect();
+//! let plan = pack_epoch(lengths.as_slice(), 0, 0, Options::default())?;
+//! let first = &plan.indices[..plan.offsets[1] as usize];
+//! assert!(first.len() as i64 * plan.padded_lengths[0] <= 131_072);
+//! # Ok::<(), bucketshuffle::Error>(())
+//! ```
 #![forbid(unsafe_code)]
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    reason = "positions and counts are below 2^63, lengths and edges are checked to be, buckets are below 2^15"
+)]
 
-pub mod rng;
+mod boundaries;
+mod bucket;
+mod cost;
+mod error;
+mod order;
+mod pack;
+mod plan;
+mod rng;
 
 #[cfg(feature = "python")]
 mod python;
+
+pub use bucket::{Boundaries, Empty, Overlong};
+pub use cost::CostModel;
+pub use error::{Error, Result};
+pub use pack::Closed;
+pub use plan::{DFLASH_BOUNDARIES, EpochPlan, Lengths, ORDER_VERSION, Options, Planner, Strategy, Totals, pack_epoch};

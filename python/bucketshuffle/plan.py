@@ -1,0 +1,281 @@
+"""One epoch of padded batches as NumPy index arrays."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypedDict
+
+import numpy as np
+import numpy.typing as npt
+
+from bucketshuffle import _core
+from bucketshuffle.lengths import as_lengths
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+DFLASH_BOUNDARIES: tuple[int, ...] = tuple(_core.DFLASH_BOUNDARIES)
+"""The six buckets of the DFlash write-up, tokens: 0, 512, 1024, 2048, 3072, 4096, 8192."""
+
+ORDER_VERSION: int = _core.ORDER_VERSION
+"""Version of the order contract (docs/ORDER.md): it changes when the same arguments give another plan."""
+
+
+class PlanOptions(TypedDict, total=False):
+    """The keyword options of `pack_epoch`, `Planner` and the torch sampler; see `pack_epoch`."""
+
+    token_budget: int
+    max_batch_size: int | None
+    boundaries: Literal["auto"] | int | Sequence[int] | npt.NDArray[np.integer[Any]]
+    padding_target: float
+    min_batches_per_bucket: int
+    pad_to_multiple_of: int
+    per_sample: int
+    quadratic_length: int | None
+    strategy: Literal["bucketed", "sorted", "random"]
+    window: int
+    align_ranks: int
+    constant_count: bool
+    overlong: Literal["error", "drop", "keep"]
+    empty: Literal["error", "drop"]
+    threads: int | None
+
+
+def pack_epoch(lengths: Any, seed: int, *, epoch: int = 0, **options: Unpack[PlanOptions]) -> EpochPlan:
+    """Returns one epoch of padded batches: bucketed by length, shuffled, packed under a token budget, in mixed order.
+
+    The plan is a pure function of lengths, options, seed and epoch: the same on every machine and for any number of
+    threads. To plan many epochs of one data set, build a `Planner` once.
+
+    Args:
+        lengths: [n_samples], tokens per sample. Any integer array: NumPy, torch, Arrow, pandas, `array.array`, a list,
+            a slice of a Hugging Face column.
+        seed: in [0, 2^64). Mixed with the epoch by a hash: (0, 1) and (1, 0) have nothing in common.
+        epoch: in [0, 2^64). Every epoch has other batches in another order.
+        token_budget: what a batch may cost, in padded tokens: samples times the longest of them. Default 131,072. Only a
+            kept over-long sample exceeds it.
+        max_batch_size: samples a batch may hold. Default None: no limit.
+        boundaries: "auto" (default): the fewest buckets that reach `padding_target`, found from the lengths; an integer
+            in [1, 4096]: that many optimal buckets; ascending edges, such as `DFLASH_BOUNDARIES`: bucket `i` holds
+            `boundaries[i] < length <= boundaries[i + 1]`.
+        padding_target: padding that "auto" accepts, as a share of the least possible padded tokens. Default 0.01.
+        min_batches_per_bucket: full batches that each bucket of "auto" must hold. Two samples that share a batch share
+            one again in the next epoch with probability about 1 / (batches in their bucket). Default 8.
+        pad_to_multiple_of: padded lengths are rounded up to a multiple of this many tokens. Default 1.
+        per_sample: fixed cost of every sample, tokens. Default 0.
+        quadratic_length: the padded length, in tokens, at which attention costs as much as everything else; adds
+            `padded_length^2 / quadratic_length` (rounded up) to the cost of every sample. Default None: not counted.
+        strategy: "bucketed" (default), or a baseline under the same budget: "sorted" (least padding, the same batches
+            in every epoch) or "random" (no buckets, most padding).
+        window: batches between two optimizer updates, over all ranks. Above 1, every window draws from the whole range
+            of lengths (stratified order). Default 1: the batch order is a plain shuffle.
+        align_ranks: this many consecutive batches, the ranks of one step, have similar lengths. Must divide `window`.
+            Default 1.
+        constant_count: the same number of batches in every epoch, a multiple of `window`, reached by splitting batches:
+            no sample is lost, none repeated. Default False.
+        overlong: samples that exceed the budget by themselves: "error" (default), "drop" (reported in
+            `EpochPlan.dropped`) or "keep" (a batch of their own).
+        empty: samples of length 0: "error" (default) or "drop".
+        threads: threads to plan with. Default None: one below about a million samples, else one a core.
+
+    Raises:
+        TypeError: `lengths` or an option is of the wrong kind.
+        ValueError: a length or an option has a value that cannot be accepted.
+
+    Complexity: O(n_samples), plus the search for boundaries: O(K V log V) for K buckets and V distinct lengths.
+
+    >>> from bucketshuffle import pack_epoch
+    >>> plan = pack_epoch([5, 3, 8, 5, 3, 8], seed=0, token_budget=16)
+    >>> sorted(plan.indices.tolist()), len(plan)
+    ([0, 1, 2, 3, 4, 5], 3)
+    """
+    return EpochPlan._from_core(_core.pack_epoch(as_lengths(lengths), seed, epoch, **options), seed, epoch)
+
+
+class Planner:
+    """Lengths validated and sorted into buckets once, for the plans of any number of epochs.
+
+    Args:
+        lengths: [n_samples], tokens per sample, as for `pack_epoch`.
+        options: those of `pack_epoch`.
+
+    Raises:
+        TypeError, ValueError: as `pack_epoch`.
+
+    >>> from bucketshuffle import Planner
+    >>> planner = Planner([5, 3, 8, 5, 3, 8], token_budget=16, boundaries=[0, 4, 8])
+    >>> planner.n_batches(), [len(planner.plan(0, epoch)) for epoch in range(3)]
+    (3, [3, 3, 3])
+    """
+
+    def __init__(self, lengths: Any, **options: Unpack[PlanOptions]) -> None:
+        self._core = _core.Planner(as_lengths(lengths), **options)
+
+    def plan(self, seed: int, epoch: int = 0) -> EpochPlan:
+        """Returns the plan of one epoch, bit for bit what `pack_epoch` returns."""
+        return EpochPlan._from_core(self._core.plan(seed, epoch), seed, epoch)
+
+    @property
+    def boundaries(self) -> npt.NDArray[np.int64]:
+        """[n_buckets + 1], int64, tokens: bucket `i` holds `boundaries[i] < length <= boundaries[i + 1]`."""
+        return self._core.boundaries
+
+    @property
+    def dropped(self) -> npt.NDArray[np.int64]:
+        """[n_dropped], int64: the samples left out under `overlong="drop"` or `empty="drop"`, ascending."""
+        return self._core.dropped
+
+    def n_batches(self, constant: bool = True) -> int:
+        """Returns the most batches that any epoch can need; `constant`: rounded up to a multiple of `window`, which is
+        the number of batches of every epoch under `constant_count=True`."""
+        return self._core.n_batches(constant)
+
+
+@dataclasses.dataclass(frozen=True)
+class Stats:
+    """Totals of a plan. Tokens are counted as the budget counts them: padded, over all samples of a batch."""
+
+    n_samples: int
+    """Samples in the plan."""
+    n_batches: int
+    """Batches in the plan."""
+    real_tokens: int
+    """Tokens of all planned samples."""
+    padded_tokens: int
+    """`B * L`, summed over the batches."""
+    cost: int
+    """Cost of all batches under the cost model, tokens; `padded_tokens` unless the model has more terms."""
+    budget_tokens: int
+    """`n_batches * token_budget`."""
+    padding_ratio: float
+    """`padded_tokens / real_tokens`; 1.0 for an empty plan."""
+    fill: float
+    """`cost / budget_tokens`; 0.0 for an empty plan."""
+    n_shapes: int
+    """Distinct shapes `(B, L)`."""
+    n_dropped: int
+    """Samples left out."""
+    dropped_tokens: int
+    """Tokens of the samples left out."""
+    closed_by_budget: int
+    """Batches that one more sample would have taken over `token_budget`."""
+    closed_by_max_batch_size: int
+    """Batches that one more sample would have taken over `max_batch_size` alone."""
+    closed_by_bucket_end: int
+    """Batches that ended with their bucket."""
+    n_splits: int
+    """Batches added by splitting, for `constant_count`."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class EpochPlan:
+    """One epoch: all batches, in order. A sequence of index arrays; all arrays are read-only.
+
+    >>> from bucketshuffle import pack_epoch
+    >>> plan = pack_epoch([5, 3, 8, 5, 3, 8], seed=0, token_budget=16)
+    >>> [batch.tolist() for batch in plan] == [plan[b].tolist() for b in range(len(plan))]
+    True
+    """
+
+    indices: npt.NDArray[np.int64]
+    """[n_used], int64: sample indices; batch `b` is `indices[offsets[b]:offsets[b + 1]]`."""
+    offsets: npt.NDArray[np.int64]
+    """[n_batches + 1], int64: positions in `indices`."""
+    padded_lengths: npt.NDArray[np.int64]
+    """[n_batches], int64: tokens of a row of the padded batch."""
+    buckets: npt.NDArray[np.int32]
+    """[n_batches], int32: the bucket of each batch; -1: an over-long sample, kept by itself."""
+    boundaries: npt.NDArray[np.int64]
+    """[n_buckets + 1], int64, tokens: bucket `i` holds `boundaries[i] < length <= boundaries[i + 1]`."""
+    dropped: npt.NDArray[np.int64]
+    """[n_dropped], int64: the samples left out, ascending."""
+    seed: int
+    epoch: int
+    order_version: int
+    """The order contract that made the plan."""
+    totals: dict[str, int] = dataclasses.field(repr=False)
+    """The totals of `stats` that the arrays do not tell."""
+
+    def __post_init__(self) -> None:
+        for array in self._arrays().values():
+            array.flags.writeable = False
+
+    @classmethod
+    def _from_core(cls, fields: dict[str, Any], seed: int, epoch: int) -> EpochPlan:
+        return cls(**fields, seed=int(seed), epoch=int(epoch), order_version=ORDER_VERSION)
+
+    def _arrays(self) -> dict[str, npt.NDArray[Any]]:
+        return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, batch: SupportsIndex) -> npt.NDArray[np.int64]:
+        """Returns the sample indices of one batch, [B], int64, a view."""
+        b = range(len(self))[batch]
+        return self.indices[self.offsets[b] : self.offsets[b + 1]]
+
+    def __iter__(self) -> Iterator[npt.NDArray[np.int64]]:
+        start = 0
+        for end in self.offsets[1:].tolist():
+            yield self.indices[start:end]
+            start = end
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, EpochPlan):
+            return NotImplemented
+        mine, theirs = vars(self), vars(other)
+        return all(np.array_equal(mine[field.name], theirs[field.name]) for field in dataclasses.fields(self))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return (
+            f"EpochPlan(seed={self.seed}, epoch={self.epoch}, n_samples={len(self.indices)}, n_batches={len(self)}, "
+            f"padding_ratio={self.stats.padding_ratio:.4f})"
+        )
+
+    def __reduce__(self) -> tuple[type[EpochPlan], tuple[Any, ...]]:
+        # Through the constructor, since pickle forgets that an array is read-only.
+        return type(self), tuple(getattr(self, field.name) for field in dataclasses.fields(self))
+
+    @functools.cached_property
+    def stats(self) -> Stats:
+        """Totals of the plan; computed when first asked for."""
+        sizes = np.diff(self.offsets)
+        real_tokens, budget_tokens = self.totals["real_tokens"], self.totals["budget_tokens"]
+        return Stats(
+            n_samples=len(self.indices),
+            n_batches=len(self),
+            padding_ratio=self.totals["padded_tokens"] / real_tokens if real_tokens else 1.0,
+            fill=self.totals["cost"] / budget_tokens if budget_tokens else 0.0,
+            n_shapes=len(np.unique(np.stack([sizes, self.padded_lengths]), axis=1).T),
+            n_dropped=len(self.dropped),
+            **self.totals,
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the plan to `path` as an `.npz` file."""
+        scalars = {"seed": self.seed, "epoch": self.epoch, "order_version": self.order_version, "totals": self.totals}
+        with open(path, "wb") as file:
+            np.savez(file, scalars=np.array(json.dumps(scalars)), **self._arrays())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> EpochPlan:
+        """Returns the plan that `save` wrote to `path`.
+
+        Raises:
+            ValueError: the file holds no plan.
+        """
+        names = {field.name for field in dataclasses.fields(cls)}
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                fields = {name: file[name] for name in file.files if name in names}
+                fields |= json.loads(str(file["scalars"]))
+            return cls(**fields)
+        except (KeyError, TypeError, ValueError, EOFError) as error:
+            raise ValueError(f"path = {os.fspath(path)!r} holds no plan; pass a file that EpochPlan.save wrote") from error

@@ -1,0 +1,230 @@
+"""What a plan is worth: padding, mix and freshness, beside the same figures for sorted, random and six buckets.
+
+`python -m bucketshuffle` prints it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bucketshuffle.lengths import as_lengths
+from bucketshuffle.plan import DFLASH_BOUNDARIES, EpochPlan, Planner, PlanOptions
+
+SORTED_KTOK_PER_S = 32.0
+"""Measured throughput of sorted batches in the DFlash write-up, thousand real tokens per second."""
+
+
+def dflash902k() -> npt.NDArray[np.int32]:
+    """Returns the 902,087 lengths of a stand-in for the DFlash data set, [902087], int32, 65 to 8,191 tokens.
+
+    Synthetic, not the data itself: 70 % log-normal (median 1340, sigma 0.815) and 30 % log-normal (median 2464, sigma
+    0.256), lengths below 65 rejected, above 8,191 cut; chosen so that sorted, random and six-bucket batches of 131,072
+    tokens pad in the write-up's ratios. It draws on `PCG64.random_raw` alone, which no NumPy version changes.
+
+    >>> from bucketshuffle.report import dflash902k
+    >>> lengths = dflash902k()
+    >>> len(lengths), int(lengths.min()), int(lengths.max()), int(lengths.sum())
+    (902087, 65, 8191, 1843297780)
+    """
+    n, shortest, longest = 902_087, 65, 8_191
+    n_draws = n + n // 50 + 64  # Spare ones for the rejected lengths.
+    raw = np.random.PCG64(902_087).random_raw(3 * n_draws).reshape(3, n_draws)
+    u, a, b = (raw >> np.uint64(11)) * 2.0**-53
+    normal = np.sqrt(-2.0 * np.log1p(-a)) * np.cos(2.0 * np.pi * b)  # Box-Muller
+    broad = u < 0.70
+    lengths = np.where(broad, 1340.0, 2464.0) * np.exp(np.where(broad, 0.815, 0.256) * normal)
+    lengths = np.minimum(np.floor(lengths), longest).astype(np.int32)
+    return lengths[lengths >= shortest][:n]
+
+
+DFLASH902K_SHA256 = "c68072f09a52b28ecfc4922f29805685f205977294e26c64a188723f5add6fa6"
+"""SHA-256 of `dflash902k()` as little-endian int32."""
+
+
+def window_mix(plan: EpochPlan, lengths: Any, window: int) -> float:
+    """Returns how far windows are from the data set, in [0, 1]: the Wasserstein-1 distance between the token-weighted
+    length distributions of a window of `window` batches and of the whole plan, over the longest length; mean over all
+    full windows. 0.0 where there is none.
+
+    Args:
+        lengths: [n_samples], tokens per sample.
+    """
+    lengths = as_lengths(lengths)
+    values, inverse = np.unique(lengths[plan.indices], return_inverse=True)
+    if len(plan) < window:
+        return 0.0
+    weights = np.bincount(inverse, minlength=len(values)) * values
+    whole = np.cumsum(weights) / weights.sum()
+    gaps = np.diff(values, append=values[-1])
+    starts = plan.offsets[:: window][: len(plan) // window + 1]
+    distances = []
+    for start, end in zip(starts[:-1], starts[1:], strict=True):
+        part = np.cumsum(np.bincount(inverse[start:end], minlength=len(values)) * values)
+        distances.append(np.abs(part / part[-1] - whole) @ gaps / values[-1])
+    return float(np.mean(distances))
+
+
+def mates_met_again(plan: EpochPlan, next_plan: EpochPlan) -> float:
+    """Returns the share of pairs of samples in one batch of `plan` that share a batch of `next_plan` too; 0.0 where no
+    batch has two samples."""
+
+    sizes, next_sizes = np.diff(plan.offsets), np.diff(next_plan.offsets)
+    next_batch = np.empty(1 + plan.indices.max(initial=-1), np.int64)
+    next_batch[next_plan.indices] = np.repeat(np.arange(len(next_plan)), next_sizes)
+    batch = np.repeat(np.arange(len(plan)), sizes)
+    _, in_both = np.unique(batch * max(len(next_plan), 1) + next_batch[plan.indices], return_counts=True)
+    n_pairs = (sizes * (sizes - 1)).sum()
+    return float((in_both * (in_both - 1)).sum() / n_pairs) if n_pairs else 0.0
+
+
+def neighbour_correlation(plan: EpochPlan) -> float:
+    """Returns the correlation of the padded lengths of neighbouring batches, in [-1, 1]; a sawtooth loss curve shows
+    here first. 0.0 where all are equal."""
+    lengths = plan.padded_lengths
+    if len(lengths) < 3 or np.ptp(lengths[1:]) == 0 or np.ptp(lengths[:-1]) == 0:
+        return 0.0
+    return float(np.corrcoef(lengths[:-1], lengths[1:])[0, 1])
+
+
+def longest_run(plan: EpochPlan) -> int:
+    """Returns the most consecutive batches from one bucket."""
+    if len(plan) == 0:
+        return 0
+    changes = np.flatnonzero(np.diff(plan.buckets)) + 1
+    return int(np.diff(changes, prepend=0, append=len(plan)).max())
+
+
+def slowest_over_mean(plan: EpochPlan, world_size: int) -> float:
+    """Returns the padded tokens of the slowest rank of a step over the mean of its ranks; mean over all full steps. 1.0
+    where there is none."""
+    n_steps = len(plan) // world_size
+    if n_steps == 0:
+        return 1.0
+    tokens = (np.diff(plan.offsets) * plan.padded_lengths)[: n_steps * world_size].reshape(n_steps, world_size)
+    return float((tokens.max(axis=1) / tokens.mean(axis=1)).mean())
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One strategy over some epochs; means, and the median planning time."""
+
+    name: str
+    padding_ratio: float
+    """Padded tokens / real tokens."""
+    n_batches: float
+    n_shapes: float
+    """Distinct shapes `(B, L)` of an epoch."""
+    mix: float
+    """See `window_mix`."""
+    mates_met_again: float
+    """See `mates_met_again`, from each epoch to the next."""
+    neighbour_correlation: float
+    longest_run: float
+    slowest_over_mean: float
+    """See `slowest_over_mean`."""
+    ktok_per_s: float
+    """Predicted thousand real tokens per second: speed follows padded tokens, sorted batches run at 32."""
+    construct_ms: float
+    """`Planner(lengths, ...)`, once."""
+    plan_ms: float
+    """`Planner.plan(seed, epoch)`, median."""
+
+
+def compare(
+    lengths: Any, *, seed: int = 0, n_epochs: int = 6, window: int = 64, world_size: int = 8, **options: Any
+) -> list[Row]:
+    """Returns one row for each of: sorted, random, the write-up's six buckets, and ours in stratified order.
+
+    Args:
+        lengths: [n_samples], tokens per sample.
+        n_epochs: how many epochs of each to plan, 2 or more.
+        window: batches between two optimizer updates, over all ranks.
+        world_size: ranks that share a step, for the cost of the slowest.
+        options: further options of `pack_epoch` for all four, such as `token_budget`.
+    """
+    lengths = as_lengths(lengths)
+    # The write-up's last edge suits its data; longer samples get a seventh bucket.
+    edges = [*DFLASH_BOUNDARIES, *([int(lengths.max())] if lengths.max(initial=0) > DFLASH_BOUNDARIES[-1] else [])]
+    strategies: dict[str, PlanOptions] = {
+        "sorted": {"strategy": "sorted"},
+        "random": {"strategy": "random"},
+        "six buckets": {"boundaries": edges},
+        "bucketshuffle": {"window": window},
+    }
+    rows: list[Row] = []
+    for name, strategy in strategies.items():
+        start = time.perf_counter()
+        planner = Planner(lengths, **{**options, **strategy})
+        construct_ms = (time.perf_counter() - start) * 1e3
+        plans, times_ms = [], []
+        for epoch in range(n_epochs):
+            start = time.perf_counter()
+            plans.append(planner.plan(seed, epoch))
+            times_ms.append((time.perf_counter() - start) * 1e3)
+        padding_ratio = statistics.fmean(plan.stats.padding_ratio for plan in plans)
+        least = rows[0].padding_ratio if rows else padding_ratio
+        rows.append(
+            Row(
+                name=name,
+                padding_ratio=padding_ratio,
+                n_batches=statistics.fmean(len(plan) for plan in plans),
+                n_shapes=statistics.fmean(plan.stats.n_shapes for plan in plans),
+                mix=statistics.fmean(window_mix(plan, lengths, window) for plan in plans),
+                mates_met_again=statistics.fmean(map(mates_met_again, plans[:-1], plans[1:])),
+                neighbour_correlation=statistics.fmean(map(neighbour_correlation, plans)),
+                longest_run=max(map(longest_run, plans)) if len(plans[0].boundaries) > 2 else 0,
+                slowest_over_mean=statistics.fmean(slowest_over_mean(plan, world_size) for plan in plans),
+                ktok_per_s=SORTED_KTOK_PER_S * least / padding_ratio,
+                construct_ms=construct_ms,
+                plan_ms=statistics.median(times_ms),
+            )
+        )
+    return rows
+
+
+def to_table(rows: list[Row], window: int, world_size: int) -> str:
+    """Returns the rows as a Markdown table."""
+    head = (
+        "strategy",
+        "padded / real",
+        "batches",
+        "shapes",
+        f"mix of {window}",
+        "mates again",
+        "neighbours",
+        "longest run",
+        f"slowest of {world_size}",
+        "Ktok/s",
+        "build ms",
+        "plan ms",
+    )
+    body = [
+        (
+            row.name,
+            f"{row.padding_ratio:.4f}",
+            f"{row.n_batches:,.0f}",
+            f"{row.n_shapes:,.0f}",
+            f"{row.mix:.4f}",
+            f"{row.mates_met_again:.2%}",
+            f"{row.neighbour_correlation:+.3f}",
+            str(row.longest_run or "-"),
+            f"{row.slowest_over_mean:.3f}",
+            f"{row.ktok_per_s:.1f}",
+            f"{row.construct_ms:.1f}",
+            f"{row.plan_ms:.1f}",
+        )
+        for row in rows
+    ]
+    widths = [max(map(len, column)) for column in zip(head, *body, strict=True)]
+    lines = [
+        " | ".join([cells[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(cells[1:], widths[1:], strict=True))])
+        for cells in (head, *body)
+    ]
+    rule = "|".join(["-" * (widths[0] + 2), *("-" * (width + 1) + ":" for width in widths[1:])])
+    return "\n".join(["| " + lines[0] + " |", "|" + rule + "|", *("| " + line + " |" for line in lines[1:])])

@@ -1,0 +1,1 @@
+from bucketshuffle.torch.sampler import BucketBatchSampler, HeavyBatch, Steps

@@ -1,0 +1,114 @@
+"""The batches of one epoch as the ranks train them: planned, led by the worst, dealt out anew when ranks change."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from bucketshuffle.plan import EpochPlan
+
+
+class Course(NamedTuple):
+    """How an epoch was begun, and at which positions the rest of it was dealt out anew."""
+
+    window: int
+    """Batches between two optimizer updates when the epoch was begun."""
+    align_ranks: int
+    """Ranks of similar lengths when the epoch was begun."""
+    deals: tuple[tuple[int, int], ...] = ()
+    """(position, multiple): from that global batch on, the rest was split up to a multiple of so many batches."""
+
+    def n_batches(self, n_planned: int) -> int:
+        """Returns the batches of the epoch, of which `n_planned` were planned when it was begun."""
+        n_batches = n_planned
+        for position, multiple in self.deals:
+            n_batches += -(n_batches - position) % multiple
+        return n_batches
+
+    def dealt(self, n_planned: int, position: int, multiple: int) -> Course:
+        """Returns the course that makes the rest, from global batch `position` on, a multiple of `multiple`."""
+        if (self.n_batches(n_planned) - position) % multiple == 0:
+            return self
+        return self._replace(deals=(*self.deals, (position, multiple)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Batches:
+    """All batches of an epoch, in global order: rank `r` of `W` trains batch `W * step + r` in step `step`."""
+
+    indices: npt.NDArray[np.int64]
+    """[n_samples], int64: sample indices; batch `b` is `indices[offsets[b]:offsets[b + 1]]`."""
+    offsets: npt.NDArray[np.int64]
+    """[n_batches + 1], int64."""
+    padded_lengths: npt.NDArray[np.int64]
+    """[n_batches], int64, tokens."""
+    buckets: npt.NDArray[np.int32]
+    """[n_batches], int32; -1: an over-long sample, kept by itself."""
+
+    @classmethod
+    def of(cls, plan: EpochPlan) -> Batches:
+        """Returns the batches of a plan, in its order."""
+        return cls(plan.indices, plan.offsets, plan.padded_lengths, plan.buckets)
+
+    def __len__(self) -> int:
+        return len(self.padded_lengths)
+
+    @property
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """[n_batches], int64: samples of each batch."""
+        return np.diff(self.offsets)
+
+    def sums(self, per_sample: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
+        """Returns [n_batches], int64: the sum over each batch of `per_sample`, [n_samples of the data set]."""
+        running = np.zeros(len(self.indices) + 1, np.int64)
+        np.cumsum(per_sample[self.indices], out=running[1:])
+        return running[self.offsets[1:]] - running[self.offsets[:-1]]
+
+    def heaviest(self, costs: npt.NDArray[np.int64]) -> list[int]:
+        """Returns the batch that costs most, the one with the longest rows and the one with the most samples: the
+        three that run out of memory first."""
+        return [int(np.argmax(score)) for score in (costs, self.padded_lengths, self.sizes)]
+
+    def led_by(self, batches: Sequence[int], window: int) -> Batches:
+        """Returns the same batches with the windows of `batches` at the start, every window as it was."""
+        first = list(dict.fromkeys(b // window for b in batches))
+        n_windows = -(-len(self) // window)
+        # A last window that is not full stays last, as the steps behind it would shift.
+        first = [w for w in first if (w + 1) * window <= len(self)]
+        windows = first + [w for w in range(n_windows) if w not in set(first)]
+        order = np.concatenate([np.arange(w * window, min((w + 1) * window, len(self))) for w in windows])
+        parts = [self.indices[self.offsets[b] : self.offsets[b + 1]] for b in order]
+        offsets = np.concatenate([[0], np.cumsum(self.sizes[order])])
+        return Batches(np.concatenate(parts), offsets, self.padded_lengths[order], self.buckets[order])
+
+    def dealt(
+        self, position: int, multiple: int, lengths: npt.NDArray[np.integer], pad_to_multiple_of: int
+    ) -> Batches:
+        """Returns the same samples with the batches from `position` on split up to a multiple of `multiple`, the largest
+        first, each into equal parts in its place.
+
+        Raises:
+            ValueError: fewer samples are left than batches are needed.
+        """
+        sizes = self.sizes[position:]
+        n_missing = -len(sizes) % multiple
+        if len(sizes) + n_missing > sizes.sum():
+            raise ValueError(
+                f"the rest of the epoch has {sizes.sum()} samples, fewer than the {len(sizes) + n_missing} batches that "
+                f"world_size * accumulation_steps = {multiple} needs; resume on fewer ranks, or begin the next epoch"
+            )
+        n_parts = np.ones(len(sizes), np.int64)
+        for _ in range(n_missing):
+            n_parts[np.argmax(sizes // n_parts)] += 1
+        ends = [self.offsets[: position + 1]]
+        for start, size, n in zip(self.offsets[position:-1], sizes, n_parts, strict=True):
+            ends.append(start + size * np.arange(1, n + 1) // n)
+        offsets = np.concatenate(ends)
+        longest = np.maximum.reduceat(lengths[self.indices], offsets[:-1]).astype(np.int64)
+        of_batch = np.concatenate([np.arange(position), position + np.repeat(np.arange(len(sizes)), n_parts)])
+        padded_lengths = -(-longest // pad_to_multiple_of) * pad_to_multiple_of
+        return Batches(self.indices, offsets, padded_lengths, self.buckets[of_batch])
