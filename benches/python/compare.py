@@ -119,13 +119,14 @@ def run(lengths: np.ndarray, candidates: list[Candidate], rounds: int, slow_roun
     prepared = {candidate.name: candidate.prepare(lengths) for candidate in candidates}
     seconds: dict[str, list[float]] = {candidate.name: [] for candidate in candidates}
     every = max(1, rounds // max(1, slow_rounds))
+    gc.collect()
+    gc.freeze()  # the lists of lengths are no business of the collections that happen inside a call
     for r in range(rounds):
         shift = r % len(candidates)
         for candidate in candidates[shift:] + candidates[:shift]:
             if candidate.slow and r % every:
                 seconds[candidate.name].append(float("nan"))
                 continue
-            gc.collect()
             start = time.perf_counter()
             result = candidate.plan(prepared[candidate.name], r)
             seconds[candidate.name].append(time.perf_counter() - start)
