@@ -17,6 +17,7 @@
     reason = "positions and counts are below 2^63, lengths and edges are checked to be, buckets are below 2^15"
 )]
 
+mod admission;
 mod boundaries;
 mod bucket;
 mod cost;
@@ -24,12 +25,14 @@ mod error;
 mod order;
 mod pack;
 mod plan;
+mod record;
 mod rng;
 
 #[cfg(feature = "python")]
 mod python;
 
-pub use bucket::{Boundaries, Empty, Overlong};
+pub use admission::{Empty, Overlong};
+pub use bucket::Boundaries;
 pub use cost::CostModel;
 pub use error::{Error, Result};
 pub use pack::Closed;

@@ -1,6 +1,7 @@
 //! Greedy packing under the cost model, and the splitting that makes the number of batches constant.
-use crate::bucket::Record;
+use crate::bucket::Layout;
 use crate::cost::CostModel;
+use crate::record::Record;
 use crate::rng::{self, Stage};
 
 /// A run of samples that are trained together.
@@ -16,8 +17,8 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    pub(crate) fn of<R: Record>(records: &[R], start: usize, n_samples: usize, bucket: i32) -> Self {
-        let longest = records[start..start + n_samples].iter().map(|record| record.length()).max().unwrap_or(0);
+    pub(crate) fn of<R: Record>(records: &[R], layout: &Layout, start: usize, n_samples: usize, bucket: i32) -> Self {
+        let longest = layout.codec(bucket).longest(&records[start..start + n_samples]);
         Self { start, n_samples, longest, bucket }
     }
 }
@@ -41,20 +42,21 @@ impl std::ops::AddAssign for Closed {
     }
 }
 
-/// Packs the records of one bucket in their order. `offset` is the position of the first among all records, `top` is
-/// no shorter than any of them, and none is over-long.
-pub(crate) fn pack<R: Record>(records: &[R], model: &CostModel, top: u64, bucket: i32, offset: usize) -> Packed {
+/// Packs the records of bucket `bucket` in their order. None is over-long.
+pub(crate) fn pack<R: Record>(records: &[R], layout: &Layout, bucket: usize, model: &CostModel) -> Packed {
+    let (offset, top, bucket) = (layout.starts[bucket], layout.top(bucket), bucket as i32);
+    let codec = layout.codec(bucket);
     let mut packed = Packed::default();
     let Some(cap_of_top) = (!records.is_empty()).then(|| model.cap(top)) else { return packed };
     let mut start = 0;
     while start < records.len() {
         // This many always fit, so only their maximum matters: one comparison a sample, without a branch.
         let mut end = start + cap_of_top.min(records.len() - start);
-        let mut longest = records[start..end].iter().map(|record| record.length()).max().unwrap_or(0);
+        let mut longest = codec.longest(&records[start..end]);
         let mut cap = model.cap(longest);
         // The sample that comes next stays if the batch still fits with it; only a longer one changes the cap.
-        while let Some(next) = records.get(end) {
-            let longest_with_next = longest.max(next.length());
+        while let Some(&next) = records.get(end) {
+            let longest_with_next = longest.max(codec.length(next));
             if longest_with_next > longest {
                 cap = model.cap(longest_with_next);
             }
@@ -85,7 +87,13 @@ pub(crate) struct Packed {
 
 /// Splits batches until there are `n_batches`: in every round a random choice of those with two samples or more, each
 /// into halves, so that no length is favoured. Ends early where every batch is down to one sample.
-pub(crate) fn split<R: Record>(records: &[R], batches: &mut Vec<Batch>, n_batches: usize, seed: u64, epoch: u64) {
+pub(crate) fn split<R: Record>(
+    records: &[R],
+    layout: &Layout,
+    batches: &mut Vec<Batch>,
+    n_batches: usize,
+    (seed, epoch): (u64, u64),
+) {
     for round in 0.. {
         let missing = n_batches.saturating_sub(batches.len());
         let mut chosen: Vec<usize> = (0..batches.len()).filter(|&i| batches[i].n_samples >= 2).collect();
@@ -102,8 +110,9 @@ pub(crate) fn split<R: Record>(records: &[R], batches: &mut Vec<Batch>, n_batche
             .flat_map(|(i, batch)| {
                 let n_second = if chosen.next_if_eq(&i).is_some() { batch.n_samples / 2 } else { 0 };
                 let n_first = batch.n_samples - n_second;
-                let first = Batch::of(records, batch.start, n_first, batch.bucket);
-                let second = (n_second > 0).then(|| Batch::of(records, batch.start + n_first, n_second, batch.bucket));
+                let first = Batch::of(records, layout, batch.start, n_first, batch.bucket);
+                let second =
+                    (n_second > 0).then(|| Batch::of(records, layout, batch.start + n_first, n_second, batch.bucket));
                 std::iter::once(first).chain(second)
             })
             .collect();

@@ -1,12 +1,14 @@
 //! One epoch from lengths, options, seed and epoch: the stages in their order.
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 
-use crate::bucket::{self, Boundaries, Empty, Layout, Length, Overlong, Record};
+use crate::admission::{Empty, Length, Overlong};
+use crate::bucket::{self, Boundaries, Layout};
 use crate::cost::CostModel;
 use crate::error::{Error, Result, check_range};
 use crate::order::order;
 use crate::pack::{Batch, Closed, Packed, pack, split};
+use crate::record::{Record, Records, with_records};
 use crate::rng::{self, Stage};
 
 /// Version of the order contract in docs/ORDER.md. The same version, lengths, options, seed and epoch give the same
@@ -110,10 +112,18 @@ impl Options {
 /// The lengths of all samples, tokens.
 #[derive(Clone, Copy, Debug)]
 pub enum Lengths<'a> {
+    /// All below 2^16.
+    U16(&'a [u16]),
     /// All below 2^32.
     U32(&'a [u32]),
     /// Any.
     U64(&'a [u64]),
+}
+
+impl<'a> From<&'a [u16]> for Lengths<'a> {
+    fn from(lengths: &'a [u16]) -> Self {
+        Self::U16(lengths)
+    }
 }
 
 impl<'a> From<&'a [u32]> for Lengths<'a> {
@@ -173,14 +183,8 @@ pub struct Planner {
     layout: Layout,
     records: Records,
     n_samples: usize,
-    /// See [`Planner::n_batches`].
-    most_batches: usize,
-}
-
-#[derive(Clone, Debug)]
-enum Records {
-    Narrow(Vec<u64>),
-    Wide(Vec<u128>),
+    /// See [`Planner::n_batches`]; counted when first asked for.
+    most_batches: OnceLock<usize>,
 }
 
 impl Planner {
@@ -192,19 +196,15 @@ impl Planner {
     pub fn new<'a>(lengths: impl Into<Lengths<'a>>, options: Options) -> Result<Self> {
         options.validate()?;
         let (records, layout) = match lengths.into() {
-            Lengths::U32(lengths) if lengths.len() as u64 <= 1 << 32 => narrow(partition(lengths, &options)?),
-            Lengths::U32(lengths) => wide(partition(lengths, &options)?),
-            Lengths::U64(lengths) => wide(partition(lengths, &options)?),
+            Lengths::U16(lengths) => partition(lengths, &options)?,
+            Lengths::U32(lengths) => partition(lengths, &options)?,
+            Lengths::U64(lengths) => partition(lengths, &options)?,
         };
-        let n_samples = match &records {
-            Records::Narrow(records) => records.len(),
-            Records::Wide(records) => records.len(),
-        };
-        let mut planner = Self { options, layout, records, n_samples, most_batches: 0 };
-        planner.most_batches = planner.count_batches();
-        let n_batches = planner.n_batches(true);
-        if planner.options.constant_count && n_batches > n_samples {
-            return Err(Error::TooFewSamples { n_samples, n_batches, window: planner.options.window });
+        let n_samples = with_records!(&records, records => records.len());
+        let planner = Self { options, layout, records, n_samples, most_batches: OnceLock::new() };
+        if planner.options.constant_count && planner.n_batches(true) > n_samples {
+            let (n_batches, window) = (planner.n_batches(true), planner.options.window);
+            return Err(Error::TooFewSamples { n_samples, n_batches, window });
         }
         Ok(planner)
     }
@@ -212,19 +212,14 @@ impl Planner {
     /// Plans one epoch. `O(n_samples)`, with 16 bytes a sample beside what the planner holds.
     #[must_use]
     pub fn plan(&self, seed: u64, epoch: u64) -> EpochPlan {
-        match &self.records {
-            Records::Narrow(records) => self.plan_in(&mut records.clone(), seed, epoch),
-            Records::Wide(records) => self.plan_in(&mut records.clone(), seed, epoch),
-        }
+        with_records!(&self.records, records => self.plan_in(&mut records.clone(), seed, epoch))
     }
 
     /// Plans one epoch in the planner's own memory, which saves a copy of it.
     #[must_use]
     pub fn into_plan(mut self, seed: u64, epoch: u64) -> EpochPlan {
-        match std::mem::replace(&mut self.records, Records::Narrow(Vec::new())) {
-            Records::Narrow(mut records) => self.plan_in(&mut records, seed, epoch),
-            Records::Wide(mut records) => self.plan_in(&mut records, seed, epoch),
-        }
+        let records = std::mem::replace(&mut self.records, Records::U32(Vec::new()));
+        with_records!(records, records => self.plan_in(&mut { records }, seed, epoch))
     }
 
     /// Edges of the buckets, tokens: bucket `i` holds `boundaries[i] < length <= boundaries[i + 1]`.
@@ -244,32 +239,31 @@ impl Planner {
     #[must_use]
     pub fn n_batches(&self, constant: bool) -> usize {
         let window = if constant { usize::try_from(self.options.window).unwrap_or(usize::MAX) } else { 1 };
-        self.most_batches.checked_next_multiple_of(window).unwrap_or(usize::MAX)
+        self.most_batches.get_or_init(|| self.count_batches()).checked_next_multiple_of(window).unwrap_or(usize::MAX)
     }
 
     /// A batch that is closed before the end of its bucket holds `cap(longest in bucket)` samples or more, so a bucket
     /// never needs more than `ceil(size / cap)` batches.
     fn count_batches(&self) -> usize {
-        let Layout { starts, tops, .. } = &self.layout;
-        let n_kept = self.n_samples - starts[tops.len()];
-        let n_packed = match (self.options.strategy, &self.records) {
-            (Strategy::Sorted, Records::Narrow(records)) => self.pack_bucket(&records[..starts[1]], 0).batches.len(),
-            (Strategy::Sorted, Records::Wide(records)) => self.pack_bucket(&records[..starts[1]], 0).batches.len(),
-            _ => {
-                let n_samples = starts.windows(2).map(|ends| ends[1] - ends[0]);
-                let of_bucket = |(n_samples, &top)| match n_samples {
-                    0 => 0,
-                    n_samples => usize::div_ceil(n_samples, self.options.cost.cap(top)),
-                };
-                n_samples.zip(tops).map(of_bucket).sum()
-            }
-        };
-        n_kept + n_packed
+        with_records!(&self.records, records => {
+            let starts = &self.layout.starts;
+            let in_buckets: usize = (0..self.layout.n_buckets())
+                .map(|i| {
+                    let bucket = &records[starts[i]..starts[i + 1]];
+                    match self.options.strategy {
+                        Strategy::Sorted => self.pack_bucket(bucket, i).batches.len(),
+                        _ if bucket.is_empty() => 0,
+                        _ => bucket.len().div_ceil(self.options.cost.cap(self.layout.codec(i as i32).longest(bucket))),
+                    }
+                })
+                .sum();
+            in_buckets + records.len() - starts[self.layout.n_buckets()]
+        })
     }
 
     /// Packs the records of one bucket.
     fn pack_bucket<R: Record>(&self, records: &[R], i: usize) -> Packed {
-        pack(records, &self.options.cost, self.layout.tops[i], i as i32, self.layout.starts[i])
+        pack(records, &self.layout, i, &self.options.cost)
     }
 
     /// Shuffle, pack, even out, order.
@@ -278,7 +272,7 @@ impl Planner {
         let Packed { mut batches, closed } = self.shuffle_and_pack(records, seed, epoch);
         let n_packed = batches.len();
         if *constant_count {
-            split(records, &mut batches, self.n_batches(true), seed, epoch);
+            split(records, &self.layout, &mut batches, self.n_batches(true), (seed, epoch));
         }
         let order = order(&batches, cost, (*window, *align_ranks), seed, epoch);
         let mut plan = EpochPlan {
@@ -298,9 +292,10 @@ impl Planner {
             },
         };
         plan.offsets.push(0);
+        let index_bits = self.layout.index_bits;
         for i in order {
             let Batch { start, n_samples, longest, bucket } = batches[i];
-            plan.indices.extend(records[start..start + n_samples].iter().map(|record| record.index() as i64));
+            plan.indices.extend(records[start..start + n_samples].iter().map(|record| record.index(index_bits) as i64));
             plan.offsets.push(plan.indices.len() as i64);
             plan.padded_lengths.push(cost.padded_length(longest) as i64);
             plan.buckets.push(bucket);
@@ -313,7 +308,7 @@ impl Planner {
     /// All batches in pack order.
     fn shuffle_and_pack<R: Record>(&self, records: &mut [R], seed: u64, epoch: u64) -> Packed {
         let end_of_buckets = self.layout.starts[self.layout.n_buckets()];
-        let (mut in_buckets, kept) = records.split_at_mut(end_of_buckets);
+        let mut in_buckets = &mut records[..end_of_buckets];
         let mut buckets = Vec::with_capacity(self.layout.n_buckets());
         for (i, ends) in self.layout.starts.windows(2).enumerate() {
             let (bucket, rest) = in_buckets.split_at_mut(ends[1] - ends[0]);
@@ -331,12 +326,10 @@ impl Planner {
             packed.batches.extend(of_bucket.batches);
             packed.closed += of_bucket.closed;
         }
-        packed.batches.extend(
-            (0..kept.len())
-                .map(|i| Batch::of(kept, i, 1, -1))
-                .map(|batch| Batch { start: end_of_buckets + batch.start, ..batch }),
-        );
-        packed.closed.by_budget += kept.len() as u64;
+        let (layout, n_kept) = (&self.layout, records.len() - end_of_buckets);
+        let kept = (end_of_buckets..records.len()).map(|start| Batch::of(records, layout, start, 1, -1));
+        packed.batches.extend(kept);
+        packed.closed.by_budget += n_kept as u64;
         packed
     }
 
@@ -384,21 +377,13 @@ fn for_each_bucket<R: Send, T: Send>(
     done
 }
 
-fn partition<L: Length, R: Record>(lengths: &[L], options: &Options) -> Result<(Vec<R>, Layout)> {
+fn partition<L: Length>(lengths: &[L], options: &Options) -> Result<(Records, Layout)> {
     let boundaries = if options.strategy == Strategy::Bucketed { &options.boundaries } else { &Boundaries::One };
     let (mut records, layout) = bucket::partition(lengths, &options.cost, boundaries, options.empty, options.overlong)?;
     if options.strategy == Strategy::Sorted {
-        records[..layout.starts[1]].sort_unstable();
+        with_records!(&mut records, records => records[..layout.starts[1]].sort_unstable());
     }
     Ok((records, layout))
-}
-
-fn narrow((records, layout): (Vec<u64>, Layout)) -> (Records, Layout) {
-    (Records::Narrow(records), layout)
-}
-
-fn wide((records, layout): (Vec<u128>, Layout)) -> (Records, Layout) {
-    (Records::Wide(records), layout)
 }
 
 /// Plans one epoch: `Planner::new(lengths, options)?.into_plan(seed, epoch)`.

@@ -117,6 +117,7 @@ fn to_dict(py: Python<'_>, plan: EpochPlan) -> PyResult<Bound<'_, PyDict>> {
 
 /// A copy of the caller's lengths: another Python thread may write to the original while this one is detached.
 enum OwnedLengths {
+    U16(Vec<u16>),
     U32(Vec<u32>),
     U64(Vec<u64>),
 }
@@ -124,6 +125,7 @@ enum OwnedLengths {
 impl<'a> From<&'a OwnedLengths> for Lengths<'a> {
     fn from(lengths: &'a OwnedLengths) -> Self {
         match lengths {
+            OwnedLengths::U16(lengths) => Self::U16(lengths),
             OwnedLengths::U32(lengths) => Self::U32(lengths),
             OwnedLengths::U64(lengths) => Self::U64(lengths),
         }
@@ -157,20 +159,14 @@ impl OwnedLengths {
     ) -> PyResult<Self> {
         let array = array.readonly();
         let lengths = array.as_slice()?;
-        let mut all_bits = 0;
-        let narrowed = lengths.iter().map(|&length| {
-            let word = to_word(length);
-            all_bits |= word;
-            word as u32
-        });
-        let narrowed: Vec<u32> = narrowed.collect();
-        if u32::try_from(all_bits).is_ok() {
-            return Ok(Self::U32(narrowed));
-        }
-        let words: Vec<u64> = lengths.iter().map(|&length| to_word(length)).collect();
-        match words.iter().position(|&word| signed && (word as i64) < 0) {
-            Some(index) => Err(Error::NegativeLength { index, value: words[index] as i64 }.into()),
-            None => Ok(Self::U64(words)),
+        // The words together have a high bit set where any of them has.
+        match lengths.iter().fold(0, |bits, &length| bits | to_word(length)) {
+            0..=0xFFFF => Ok(Self::U16(lengths.iter().map(|&length| to_word(length) as u16).collect())),
+            0x1_0000..=0xFFFF_FFFF => Ok(Self::U32(lengths.iter().map(|&length| to_word(length) as u32).collect())),
+            _ => match lengths.iter().position(|&length| signed && (to_word(length) as i64) < 0) {
+                Some(index) => Err(Error::NegativeLength { index, value: to_word(lengths[index]) as i64 }.into()),
+                None => Ok(Self::U64(lengths.iter().map(|&length| to_word(length)).collect())),
+            },
         }
     }
 }
