@@ -1,4 +1,4 @@
-//! The plans of order version 1, pinned: tests/golden/order-v1.txt, which Python reads too (tests/python/test_golden.py).
+//! The plans of order version 1, pinned: tests/golden/order-v1.txt, which Python reads too.
 use bucketshuffle::{Boundaries, Empty, ORDER_VERSION, Options, Overlong, Strategy, pack_epoch};
 
 /// One block of the file.
@@ -25,7 +25,7 @@ fn parse(block: &str) -> Golden {
         let (key, value) = line.split_once(' ').unwrap_or((line, ""));
         let options = &mut golden.options;
         match key {
-            "name" => golden.name = value.to_owned(),
+            "name" => golden.name = value.into(),
             "lengths" => golden.lengths = numbers(value),
             "seed" => golden.seed = value.parse().unwrap(),
             "epoch" => golden.epoch = value.parse().unwrap(),
