@@ -15,6 +15,7 @@
 mod admission;
 mod boundaries;
 mod bucket;
+pub mod collate;
 mod cost;
 mod error;
 mod order;

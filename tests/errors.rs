@@ -55,10 +55,12 @@ fn lengths_are_refused_by_name() {
     );
 }
 
+/// An option, its minimum and how to set it.
+type Case = (&'static str, u64, fn(&mut Options, u64));
+
 #[test]
 fn options_are_refused_by_name() {
     let range = "9223372036854775807]; choose a value in that range";
-    type Case = (&'static str, u64, fn(&mut Options, u64));
     let cases: [Case; 7] = [
         ("token_budget", 1, |options, value| options.cost.token_budget = value),
         ("max_batch_size", 1, |options, value| options.cost.max_batch_size = Some(value)),
