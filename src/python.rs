@@ -9,10 +9,14 @@ use pyo3::types::{PyBool, PyDict, PyString};
 
 use crate::{Boundaries, Closed, Empty, EpochPlan, Error, Lengths, Options, Overlong, Planner, Strategy, Totals};
 
+mod collate;
+
 #[pymodule(gil_used = false)]
 mod _core {
     #[pymodule_export]
     use super::PyPlanner;
+    #[pymodule_export]
+    use super::collate::pad_rows;
     #[pymodule_export]
     use super::pack_epoch;
     use super::{Bound, PyModule, PyModuleMethods, PyResult};

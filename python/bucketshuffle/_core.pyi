@@ -1,0 +1,43 @@
+from collections.abc import Sequence
+from typing import Any, Literal, final
+
+import numpy as np
+import numpy.typing as npt
+
+from bucketshuffle.plan import PlanOptions
+from typing_extensions import Unpack
+
+__version__: str
+ORDER_VERSION: int
+DFLASH_BOUNDARIES: list[int]
+
+def pack_epoch(
+    lengths: npt.NDArray[np.integer[Any]], seed: int, epoch: int, **options: Unpack[PlanOptions]
+) -> dict[str, Any]:
+    """One epoch of `lengths`; see `bucketshuffle.pack_epoch`."""
+
+@final
+class Planner:
+    """Lengths sorted into buckets once; see `bucketshuffle.Planner`."""
+
+    def __new__(cls, lengths: npt.NDArray[np.integer[Any]], **options: Unpack[PlanOptions]) -> Planner: ...
+    def plan(self, seed: int, epoch: int) -> dict[str, Any]: ...
+    def n_batches(self, constant: bool) -> int: ...
+    @property
+    def boundaries(self) -> npt.NDArray[np.int64]: ...
+    @property
+    def dropped(self) -> npt.NDArray[np.int64]: ...
+
+def pad_rows(
+    offsets: npt.NDArray[np.int64],
+    samples: npt.NDArray[np.int64] | Sequence[int],
+    fields: Sequence[
+        tuple[str, npt.NDArray[Any] | Literal["mask", "positions"], int, str, int, npt.NDArray[Any] | None]
+    ],
+    *,
+    left: bool,
+    pad_to_multiple_of: int,
+) -> tuple[npt.NDArray[np.int64], int, list[npt.NDArray[Any] | None]]:
+    """Pad the rows of one batch; return its lengths, its padded length, and one flat array per field (None where
+    `out` took it).
+    """
