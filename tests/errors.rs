@@ -46,8 +46,8 @@ fn lengths_are_refused_by_name() {
             options.constant_count = true;
             options.window = 4;
         }),
-        "window = 4 asks for 4 batches, more than the 3 samples; lower window, which a sampler sets to world_size * \
-         accumulation_steps, or plan more samples"
+        "constant_count with window = 4 asks for 4 batches, more than the 3 samples; lower window (in a sampler: \
+         world_size * accumulation_steps), or plan more samples"
     );
     assert_eq!(
         Error::NegativeLength { index: 2, value: -5 }.to_string(),

@@ -3,9 +3,11 @@ from typing import Any, Literal, final
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import Unpack
 
 from bucketshuffle.plan import PlanOptions
-from typing_extensions import Unpack
+
+__all__ = ["DFLASH_BOUNDARIES", "ORDER_VERSION", "Planner", "__version__", "pack_epoch", "pad_rows"]
 
 __version__: str
 ORDER_VERSION: int

@@ -1,6 +1,6 @@
-"""Writes order-v1.txt from the oracle: `python tests/golden/make.py`. Only for a new order version, under a new name.
+"""Writes order-v1.txt from the oracle: `python tests/golden/make.py`.
 
-One block a plan: `key value ...` a line, blocks divided by blank lines. Read by tests/golden.rs and tests/python/test_golden.py.
+Only for a new order version, under a new name. One block a plan: `key value ...` a line, blocks divided by blank lines. Read by tests/golden.rs and tests/python/test_golden.py.
 """
 
 import sys
@@ -27,10 +27,18 @@ CASES = [
         {"token_budget": 500, "max_batch_size": 5, "pad_to_multiple_of": 8, "per_sample": 3, "quadratic_length": 64},
     ),
     ("windows", LENGTHS, {"token_budget": 200, "window": 4}),
-    ("aligned ranks, even count", LENGTHS, {"token_budget": 200, "window": 6, "align_ranks": 2, "constant_count": True}),
+    (
+        "aligned ranks, even count",
+        LENGTHS,
+        {"token_budget": 200, "window": 6, "align_ranks": 2, "constant_count": True},
+    ),
     ("sorted", LENGTHS, {"token_budget": 300, "strategy": "sorted"}),
     ("random", LENGTHS, {"token_budget": 300, "strategy": "random"}),
-    ("over-long kept, empty dropped", [0, 5, 400, *LENGTHS], {"token_budget": 300, "overlong": "keep", "empty": "drop"}),
+    (
+        "over-long kept, empty dropped",
+        [0, 5, 400, *LENGTHS],
+        {"token_budget": 300, "overlong": "keep", "empty": "drop"},
+    ),
     ("draws of five and four a word", [1 + i % 7 for i in range(2_500)], {"token_budget": 2_000, "edges": [0, 7]}),
 ]
 

@@ -4,25 +4,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from bucketshuffle import ORDER_VERSION, pack_epoch
 
 GOLDEN = Path(__file__).parents[1] / "golden" / f"order-v{ORDER_VERSION}.txt"
-WORDS = {"strategy", "overlong", "empty"}
+
+
+def parse(key: str, value: str) -> Any:
+    if key in {"lengths", "edges", "dropped", "padded_lengths", "buckets", "batch"}:
+        return [int(word) for word in value.split()]
+    if key in {"name", "strategy", "overlong", "empty"}:
+        return value
+    return value == "True" if key == "constant_count" else int(value)
 
 
 def blocks() -> list[Any]:
     plans = []
     for text in GOLDEN.read_text().split("\n\n"):
-        plan: dict[str, Any] = {"batches": []}
-        for line in text.strip().splitlines():
-            key, _, value = line.partition(" ")
-            if key == "batch":
-                plan["batches"].append([int(word) for word in value.split()])
-            elif key in {"lengths", "edges", "dropped", "padded_lengths", "buckets"}:
-                plan[key] = [int(word) for word in value.split()]
-            else:
-                plan[key] = value if key in WORDS | {"name"} else value == "True" if value in {"True", "False"} else int(value)
+        lines = [
+            (key, parse(key, value)) for key, _, value in (line.partition(" ") for line in text.strip().splitlines())
+        ]
+        plan = {key: value for key, value in lines if key != "batch"}
+        plan["batches"] = [value for key, value in lines if key == "batch"]
         plans.append(pytest.param(plan, id=plan.pop("name")))
     return plans
 
