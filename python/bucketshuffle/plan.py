@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import json
 import os
+import zipfile
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypedDict
 
@@ -282,7 +283,7 @@ class EpochPlan:
                 fields = {name: file[name] for name in file.files if name in names}
                 fields |= json.loads(str(file["scalars"]))
             return cls(**fields)
-        except (KeyError, TypeError, ValueError, EOFError) as error:
+        except (KeyError, TypeError, ValueError, EOFError, zipfile.BadZipFile) as error:
             raise ValueError(
                 f"path = {os.fspath(path)!r} holds no plan; pass a file that EpochPlan.save wrote"
             ) from error
