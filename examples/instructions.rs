@@ -14,7 +14,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 65 and 8,191")]
 /// The length at a rank in [0, 2^32): between percentiles 0, 10, ..., 90, 99, 100 of dflash902k, tokens.
 fn length_at(rank: u32) -> u16 {
     const PERCENT: [f64; 12] = [0.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 99.0, 100.0];

@@ -31,8 +31,11 @@ struct Cell {
 }
 
 /// Returns the ascending edges of the optimal buckets, from 0 to the longest length. `histogram` holds ascending
-/// distinct lengths, all admissible, with the number of samples of each; it is not empty.
+/// distinct lengths, all admissible, with the number of samples of each; without any, one empty bucket is returned.
 pub(crate) fn optimal(histogram: &[(u64, u64)], model: &CostModel, target: Target) -> Vec<u64> {
+    if histogram.is_empty() {
+        return vec![0, 0];
+    }
     let cells = cells(histogram, model);
     let tops = match target {
         Target::Buckets(n_buckets) => Search::new(&cells, model, 0).exactly(n_buckets),
@@ -84,7 +87,7 @@ struct Search {
 impl Search {
     fn new(cells: &[Cell], model: &CostModel, min_batches: u64) -> Self {
         let n_samples: u64 = cells.iter().map(|cell| cell.n_samples).sum();
-        let longest = model.padded_length(cells.last().map_or(0, |cell| cell.top));
+        let longest = cells.last().map_or(0, |cell| model.padded_length(cell.top));
         // Keeps every sum below 2^63; it is 0 unless the data set has more than 2^63 padded tokens.
         let shift = (u128::BITS - (u128::from(n_samples) * u128::from(longest)).leading_zeros()).saturating_sub(63);
         let mut search = Self { n_below: vec![0], weights: vec![0], last_start: vec![None], least: 0 };
@@ -97,10 +100,10 @@ impl Search {
             search.least += cell.n_samples * weight;
             // The floor falls as the top grows, and the samples below grow: the last start never moves down.
             let floor = min_batches.saturating_mul(model.cap(cell.top) as u64).max(1);
-            while start < j && search.n_below[start + 1] + floor <= n_below {
+            while start < j && n_below - search.n_below[start + 1] >= floor {
                 start += 1;
             }
-            search.last_start.push((search.n_below[start] + floor <= n_below).then_some(start));
+            search.last_start.push((n_below - search.n_below[start] >= floor).then_some(start));
         }
         search
     }
@@ -122,7 +125,6 @@ impl Search {
     /// Last cells of the buckets of the partition with the fewest buckets whose padded tokens are at most
     /// `(1 + target) * least`, or else of the best one that the floor permits.
     fn fewest(&self, target: f64) -> Vec<usize> {
-        #[allow(clippy::cast_precision_loss, reason = "a padding target is no exact quantity")]
         let reached = |padded: u64| padded as f64 <= (1.0 + target) * self.least as f64;
         let mut layers = Layers::new(self);
         let mut best = layers.padded();

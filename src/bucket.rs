@@ -33,7 +33,7 @@ impl Boundaries {
         match self {
             Self::One => Ok(()),
             Self::Auto { padding_target, min_batches_per_bucket } => {
-                if !(padding_target.is_finite() && *padding_target >= 0.0) {
+                if padding_target.is_nan() || *padding_target < 0.0 {
                     return Err(Error::out_of_range("padding_target", padding_target, 0, "inf"));
                 }
                 check_range("min_batches_per_bucket", Some(*min_batches_per_bucket), 1, i64::MAX as u64)

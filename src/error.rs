@@ -216,8 +216,8 @@ impl fmt::Display for Error {
             ),
             Self::TooFewSamples { n_samples, n_batches, window } => write!(
                 f,
-                "window = {window} asks for {n_batches} batches, more than the {n_samples} samples; lower window, or \
-                 set constant_count=False"
+                "constant_count with window = {window} asks for {n_batches} batches, more than the {n_samples} samples; \
+                 lower window (in a sampler: world_size * accumulation_steps), or plan more samples"
             ),
         }
     }

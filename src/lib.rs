@@ -11,11 +11,6 @@
 //! # Ok::<(), bucketshuffle::Error>(())
 //! ```
 #![forbid(unsafe_code)]
-#![allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_possible_wrap,
-    reason = "positions and counts are below 2^63, lengths and edges are checked to be, buckets are below 2^15"
-)]
 
 mod admission;
 mod boundaries;

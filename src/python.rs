@@ -7,6 +7,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyString};
 
+use crate::boundaries::MAX_OPTIMAL_BUCKETS;
 use crate::{Boundaries, Closed, Empty, EpochPlan, Error, Lengths, Options, Overlong, Planner, Strategy, Totals};
 
 mod collate;
@@ -16,9 +17,9 @@ mod _core {
     #[pymodule_export]
     use super::PyPlanner;
     #[pymodule_export]
-    use super::pack_epoch;
-    #[pymodule_export]
     use super::collate::pad_rows;
+    #[pymodule_export]
+    use super::pack_epoch;
     use super::{Bound, PyModule, PyModuleMethods, PyResult};
 
     #[pymodule_init]
@@ -237,7 +238,7 @@ fn parse_boundaries(value: &Bound<'_, PyAny>) -> PyResult<Boundaries> {
         let edges = edges.enumerate().map(|(i, edge)| integer(&format!("boundaries[{i}]"), &edge?, 0));
         return Ok(Boundaries::Edges(edges.collect::<PyResult<_>>()?));
     }
-    let n_buckets = integer("boundaries", value, 1)?;
+    let n_buckets = in_range("boundaries", value, 1, MAX_OPTIMAL_BUCKETS as u64)?;
     Ok(Boundaries::Optimal(usize::try_from(n_buckets).unwrap_or(usize::MAX)))
 }
 

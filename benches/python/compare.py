@@ -1,7 +1,7 @@
 """Ours and the peers' planning in one process, round robin, as a Markdown table: `python benches/python/compare.py`.
 
-Every result is checked before anything is timed. Candidates then take turns, one call each per round, in an order
-that rotates, because a shared machine slows down and speeds up for seconds at a time: medians of whole runs wander by
+Every result is checked before anything is timed. Candidates then take turns, one call each per round, in a fresh order
+each round, because a shared machine slows down and speeds up for seconds at a time: medians of whole runs wander by
 1.6x, the ratio of two calls of the same round much less. The last columns are the median and the quartiles of that
 ratio, to `pack_epoch` on one thread. Peers that are not installed are named as skipped.
 """
@@ -12,6 +12,7 @@ import argparse
 import gc
 import os
 import platform
+import random
 import re
 import subprocess
 import sys
@@ -119,13 +120,15 @@ def run(lengths: np.ndarray, candidates: list[Candidate], rounds: int, slow_roun
     prepared = {candidate.name: candidate.prepare(lengths) for candidate in candidates}
     seconds: dict[str, list[float]] = {candidate.name: [] for candidate in candidates}
     every = max(1, rounds // max(1, slow_rounds))
+    turns = random.Random(0)
+    gc.collect()
+    gc.freeze()  # the lists of lengths are no business of the collections that happen inside a call
     for r in range(rounds):
-        shift = r % len(candidates)
-        for candidate in candidates[shift:] + candidates[:shift]:
+        # Shuffled, not rotated: a candidate would always meet the caches and the heap of the same predecessor.
+        for candidate in turns.sample(candidates, len(candidates)):
             if candidate.slow and r % every:
                 seconds[candidate.name].append(float("nan"))
                 continue
-            gc.collect()
             start = time.perf_counter()
             result = candidate.plan(prepared[candidate.name], r)
             seconds[candidate.name].append(time.perf_counter() - start)

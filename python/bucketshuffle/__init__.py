@@ -1,4 +1,4 @@
-"""Padded batches for training: within 1 % of sorted padding, mixed better than a full shuffle, planned in milliseconds."""
+"""Padded batches for training: within 1 % of sorted padding, better mixed than a full shuffle, in milliseconds."""
 
 from bucketshuffle._core import __version__
 from bucketshuffle.plan import (

@@ -13,7 +13,9 @@ from bucketshuffle.report import compare, dflash902k, to_table
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command line and returns its exit status."""
     parser = argparse.ArgumentParser(prog="bucketshuffle", description=__doc__)
-    parser.add_argument("lengths", nargs="?", help=".npy, or .npz with the key 'lengths'; default: dflash902k, built in")
+    parser.add_argument(
+        "lengths", nargs="?", help=".npy, or .npz with the key 'lengths'; default: dflash902k, built in"
+    )
     parser.add_argument("--epochs", type=int, default=6, help="epochs to plan under each strategy, 2 or more")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--token-budget", type=int, default=131_072, help="what a batch may cost, padded tokens")

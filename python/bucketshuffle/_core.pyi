@@ -1,10 +1,34 @@
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, final
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import Unpack
+
+from bucketshuffle.plan import PlanOptions
+
+__all__ = ["DFLASH_BOUNDARIES", "ORDER_VERSION", "Planner", "__version__", "pack_epoch", "pad_rows"]
 
 __version__: str
+ORDER_VERSION: int
+DFLASH_BOUNDARIES: list[int]
+
+def pack_epoch(
+    lengths: npt.NDArray[np.integer[Any]], seed: int, epoch: int, **options: Unpack[PlanOptions]
+) -> dict[str, Any]:
+    """One epoch of `lengths`; see `bucketshuffle.pack_epoch`."""
+
+@final
+class Planner:
+    """Lengths sorted into buckets once; see `bucketshuffle.Planner`."""
+
+    def __new__(cls, lengths: npt.NDArray[np.integer[Any]], **options: Unpack[PlanOptions]) -> Planner: ...
+    def plan(self, seed: int, epoch: int) -> dict[str, Any]: ...
+    def n_batches(self, constant: bool) -> int: ...
+    @property
+    def boundaries(self) -> npt.NDArray[np.int64]: ...
+    @property
+    def dropped(self) -> npt.NDArray[np.int64]: ...
 
 def pad_rows(
     offsets: npt.NDArray[np.int64],

@@ -19,7 +19,7 @@ _Integers = npt.NDArray[np.signedinteger[Any] | np.unsignedinteger[Any]]
 
 
 def as_lengths(lengths: object) -> _Integers:
-    """Return `lengths` as a one-dimensional, contiguous, native-endian integer array.
+    """Return `lengths` as a one-dimensional, contiguous, aligned, native-endian integer array.
 
     Args:
         lengths: `[n_samples]`, integer, tokens per sample: a NumPy array, torch tensor, Arrow array or chunked array,
@@ -46,7 +46,7 @@ def as_lengths(lengths: object) -> _Integers:
         raise TypeError(f"lengths has dtype {values.dtype}, not an integer dtype; {_way_out(values.dtype.kind)}")
     if values.ndim != 1:
         raise ValueError(f"lengths has shape {values.shape}, not one dimension; pass one length per sample")
-    return np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("="))
+    return np.require(values, values.dtype.newbyteorder("="), ["C_CONTIGUOUS", "ALIGNED"])
 
 
 def lengths_of(

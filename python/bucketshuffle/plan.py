@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import json
 import os
+import zipfile
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypedDict
 
@@ -25,8 +26,8 @@ ORDER_VERSION: int = _core.ORDER_VERSION
 """Version of the order contract (docs/ORDER.md): it changes when the same arguments give another plan."""
 
 
-class PlanOptions(TypedDict, total=False):
-    """The keyword options of `pack_epoch`, `Planner` and the torch sampler; see `pack_epoch`."""
+class BatchOptions(TypedDict, total=False):
+    """The keyword options that say what a batch is; see `pack_epoch`."""
 
     token_budget: int
     max_batch_size: int | None
@@ -37,12 +38,17 @@ class PlanOptions(TypedDict, total=False):
     per_sample: int
     quadratic_length: int | None
     strategy: Literal["bucketed", "sorted", "random"]
-    window: int
-    align_ranks: int
-    constant_count: bool
     overlong: Literal["error", "drop", "keep"]
     empty: Literal["error", "drop"]
     threads: int | None
+
+
+class PlanOptions(BatchOptions, total=False):
+    """All keyword options of `pack_epoch` and `Planner`: those of a batch, and those of their number and order."""
+
+    window: int
+    align_ranks: int
+    constant_count: bool
 
 
 def pack_epoch(lengths: Any, seed: int, *, epoch: int = 0, **options: Unpack[PlanOptions]) -> EpochPlan:
@@ -56,8 +62,8 @@ def pack_epoch(lengths: Any, seed: int, *, epoch: int = 0, **options: Unpack[Pla
             a slice of a Hugging Face column.
         seed: in [0, 2^64). Mixed with the epoch by a hash: (0, 1) and (1, 0) have nothing in common.
         epoch: in [0, 2^64). Every epoch has other batches in another order.
-        token_budget: what a batch may cost, in padded tokens: samples times the longest of them. Default 131,072. Only a
-            kept over-long sample exceeds it.
+        token_budget: what a batch may cost, in padded tokens: samples times the longest of them. Default 131,072. Only
+            a kept over-long sample exceeds it.
         max_batch_size: samples a batch may hold. Default None: no limit.
         boundaries: "auto" (default): the fewest buckets that reach `padding_target`, found from the lengths; an integer
             in [1, 4096]: that many optimal buckets; ascending edges, such as `DFLASH_BOUNDARIES`: bucket `i` holds
@@ -262,7 +268,7 @@ class EpochPlan:
         """Writes the plan to `path` as an `.npz` file."""
         scalars = {"seed": self.seed, "epoch": self.epoch, "order_version": self.order_version, "totals": self.totals}
         with open(path, "wb") as file:
-            np.savez(file, scalars=np.array(json.dumps(scalars)), **self._arrays())
+            np.savez(file, allow_pickle=False, scalars=np.array(json.dumps(scalars)), **self._arrays())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> EpochPlan:
@@ -277,5 +283,7 @@ class EpochPlan:
                 fields = {name: file[name] for name in file.files if name in names}
                 fields |= json.loads(str(file["scalars"]))
             return cls(**fields)
-        except (KeyError, TypeError, ValueError, EOFError) as error:
-            raise ValueError(f"path = {os.fspath(path)!r} holds no plan; pass a file that EpochPlan.save wrote") from error
+        except (KeyError, TypeError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            raise ValueError(
+                f"path = {os.fspath(path)!r} holds no plan; pass a file that EpochPlan.save wrote"
+            ) from error

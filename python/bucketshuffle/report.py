@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import statistics
 import time
 from typing import Any
@@ -39,8 +40,8 @@ def dflash902k() -> npt.NDArray[np.int32]:
     normal = np.sqrt(-2.0 * np.log1p(-a)) * np.cos(2.0 * np.pi * b)  # Box-Muller
     broad = u < 0.70
     lengths = np.where(broad, 1340.0, 2464.0) * np.exp(np.where(broad, 0.815, 0.256) * normal)
-    lengths = np.minimum(np.floor(lengths), longest).astype(np.int32)
-    return lengths[lengths >= shortest][:n]
+    whole: npt.NDArray[np.int32] = np.minimum(np.floor(lengths), longest).astype(np.int32)
+    return whole[whole >= shortest][:n]
 
 
 DFLASH902K_SHA256 = "c68072f09a52b28ecfc4922f29805685f205977294e26c64a188723f5add6fa6"
@@ -62,9 +63,9 @@ def window_mix(plan: EpochPlan, lengths: Any, window: int) -> float:
     weights = np.bincount(inverse, minlength=len(values)) * values
     whole = np.cumsum(weights) / weights.sum()
     gaps = np.diff(values, append=values[-1])
-    starts = plan.offsets[:: window][: len(plan) // window + 1]
+    starts = plan.offsets[::window][: len(plan) // window + 1]
     distances = []
-    for start, end in zip(starts[:-1], starts[1:], strict=True):
+    for start, end in itertools.pairwise(starts.tolist()):
         part = np.cumsum(np.bincount(inverse[start:end], minlength=len(values)) * values)
         distances.append(np.abs(part / part[-1] - whole) @ gaps / values[-1])
     return float(np.mean(distances))

@@ -16,10 +16,10 @@ settings.register_profile("explore", max_examples=2_000, deadline=None, print_bl
 settings.load_profile("reproducible")
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test that asks for `real_set` runs once for every file of `lengths/` (see its README)."""
-    if "real_set" in metafunc.fixturenames:
-        metafunc.parametrize("real_set", sorted(path.stem for path in LENGTHS.glob("*.npz")))
+@pytest.fixture(params=sorted(path.stem for path in LENGTHS.glob("*.npz")))
+def real_set(request: pytest.FixtureRequest) -> str:
+    """Name of a file of `lengths/` (see its README): a test that asks for it runs once for each."""
+    return str(request.param)
 
 
 @pytest.fixture

@@ -99,7 +99,7 @@ def shuffle(items: list, g: Xoshiro256PlusPlus) -> None:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a batch costs, and how many samples it may hold."""
+    """What a batch costs, and how many samples it may hold; the cost of one sample saturates at 2^64 - 1."""
 
     token_budget: int = 131_072
     max_batch_size: int | None = None
@@ -113,7 +113,7 @@ class Cost:
     def sample(self, length: int) -> int:
         padded = self.padded(length)
         attention = 0 if self.quadratic_length is None else -(-(padded**2) // self.quadratic_length)
-        return self.per_sample + padded + attention
+        return min(self.per_sample + padded + attention, WORD - 1)
 
     def overlong(self, length: int) -> bool:
         return self.sample(length) > self.token_budget
@@ -350,7 +350,7 @@ def pack_epoch(
         packed = pack(bucket, lengths, b, cost)
         batches += packed
         most += len(packed) if strategy == "sorted" else -(-len(bucket) // cost.cap(max(lengths[i] for i in bucket)))
-    batches += [Batch([i], lengths[i], -1) for i in kept]
+    batches += [Batch([i], lengths[i], -1, "budget") for i in kept]
 
     # 5. Even out.
     n_packed = len(batches)

@@ -60,13 +60,16 @@ def assert_stats_true(plan: EpochPlan, lengths: Sequence[int], cost: oracle.Cost
     assert stats.n_batches == len(plan)
     assert stats.real_tokens == real
     assert stats.padded_tokens == padded
+    priced = sum(size * cost.sample(length) for size, length in zip(sizes, padded_lengths, strict=True))
+    assert stats.cost == priced
     assert stats.budget_tokens == len(plan) * cost.token_budget
-    assert stats.padding_ratio == (np.float64(padded) / np.float64(real) if real else 1.0)
+    assert stats.padding_ratio == (padded / real if real else 1.0)
+    assert stats.fill == (priced / stats.budget_tokens if len(plan) else 0.0)
     assert stats.n_shapes == len(set(zip(sizes, padded_lengths, strict=True)))
     assert stats.n_dropped == len(plan.dropped)
     assert stats.dropped_tokens == sum(lengths[i] for i in plan.dropped.tolist())
-    n_kept = plan.buckets.tolist().count(-1)
     n_closed = stats.closed_by_budget + stats.closed_by_max_batch_size + stats.closed_by_bucket_end
-    assert n_closed + n_kept + stats.n_splits == len(plan)
+    assert n_closed + stats.n_splits == len(plan)
+    assert stats.closed_by_budget >= plan.buckets.tolist().count(-1)
     if cost.max_batch_size is None:
         assert stats.closed_by_max_batch_size == 0

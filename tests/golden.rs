@@ -1,0 +1,67 @@
+//! The plans of order version 1, pinned: tests/golden/order-v1.txt, which Python reads too.
+use bucketshuffle::{Boundaries, Empty, ORDER_VERSION, Options, Overlong, Strategy, pack_epoch};
+
+/// One block of the file.
+#[derive(Default)]
+struct Golden {
+    name: String,
+    lengths: Vec<u32>,
+    seed: u64,
+    epoch: u64,
+    options: Options,
+    dropped: Vec<i64>,
+    padded_lengths: Vec<i64>,
+    buckets: Vec<i32>,
+    batches: Vec<Vec<i64>>,
+}
+
+fn numbers<T: std::str::FromStr<Err: std::fmt::Debug>>(text: &str) -> Vec<T> {
+    text.split_whitespace().map(|word| word.parse().unwrap()).collect()
+}
+
+fn parse(block: &str) -> Golden {
+    let mut golden = Golden::default();
+    for line in block.trim().lines() {
+        let (key, value) = line.split_once(' ').unwrap_or((line, ""));
+        let options = &mut golden.options;
+        match key {
+            "name" => golden.name = value.into(),
+            "lengths" => golden.lengths = numbers(value),
+            "seed" => golden.seed = value.parse().unwrap(),
+            "epoch" => golden.epoch = value.parse().unwrap(),
+            "dropped" => golden.dropped = numbers(value),
+            "padded_lengths" => golden.padded_lengths = numbers(value),
+            "buckets" => golden.buckets = numbers(value),
+            "batch" => golden.batches.push(numbers(value)),
+            "edges" => options.boundaries = Boundaries::Edges(numbers(value)),
+            "token_budget" => options.cost.token_budget = value.parse().unwrap(),
+            "max_batch_size" => options.cost.max_batch_size = Some(value.parse().unwrap()),
+            "pad_to_multiple_of" => options.cost.pad_to_multiple_of = value.parse().unwrap(),
+            "per_sample" => options.cost.per_sample = value.parse().unwrap(),
+            "quadratic_length" => options.cost.quadratic_length = Some(value.parse().unwrap()),
+            "window" => options.window = value.parse().unwrap(),
+            "align_ranks" => options.align_ranks = value.parse().unwrap(),
+            "constant_count" => options.constant_count = value == "True",
+            "strategy" if value == "sorted" => options.strategy = Strategy::Sorted,
+            "strategy" if value == "random" => options.strategy = Strategy::Random,
+            "overlong" if value == "keep" => options.overlong = Overlong::Keep,
+            "empty" if value == "drop" => options.empty = Empty::Drop,
+            _ => panic!("unknown line: {line}"),
+        }
+    }
+    golden
+}
+
+#[test]
+fn value_stability_of_whole_plans() {
+    assert_eq!(ORDER_VERSION, 1, "a new order version needs a new golden file");
+    for golden in include_str!("golden/order-v1.txt").split("\n\n").map(parse) {
+        let plan = pack_epoch(golden.lengths.as_slice(), golden.seed, golden.epoch, golden.options).unwrap();
+        let batches: Vec<_> =
+            plan.offsets.windows(2).map(|ends| plan.indices[ends[0] as usize..ends[1] as usize].to_vec()).collect();
+        assert_eq!(batches, golden.batches, "{}", golden.name);
+        assert_eq!(plan.dropped, golden.dropped, "{}", golden.name);
+        assert_eq!(plan.padded_lengths, golden.padded_lengths, "{}", golden.name);
+        assert_eq!(plan.buckets, golden.buckets, "{}", golden.name);
+    }
+}

@@ -1,0 +1,39 @@
+"""The examples of the docs run: doctests of all modules, and the README's Python blocks, one after the other."""
+
+import doctest
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import bucketshuffle
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def modules() -> list[str]:
+    names = [module.name for module in pkgutil.walk_packages(bucketshuffle.__path__, "bucketshuffle.")]
+    return ["bucketshuffle", *(name for name in names if not name.endswith(("_core", "__main__")))]
+
+
+def load(name: str) -> ModuleType:
+    if name.startswith("bucketshuffle.torch"):
+        pytest.importorskip("torch")
+    return importlib.import_module(name)
+
+
+@pytest.mark.parametrize("name", modules())
+def test_docstring_examples_are_true(name: str) -> None:
+    assert doctest.testmod(load(name)).failed == 0
+
+
+def test_readme_examples_run(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+    names: dict[str, object] = {}
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    assert len(blocks) >= 3
+    for block in blocks:
+        exec(compile(block, str(README), "exec"), names)

@@ -1,0 +1,156 @@
+"""Every message about an option, whole, as Python users see it. Those about lengths: test_lengths.py and tests/errors.rs."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bucketshuffle
+from bucketshuffle import DFLASH_BOUNDARIES, EpochPlan, Planner, pack_epoch
+
+MAX = 2**63 - 1
+IN_RANGE = "choose a value in that range"
+
+VALUES = [
+    ("token_budget", 0, f"token_budget = 0 is outside [1, {MAX}]; {IN_RANGE}"),
+    ("token_budget", -5, f"token_budget = -5 is outside [1, {MAX}]; {IN_RANGE}"),
+    ("token_budget", 2**64, f"token_budget = {2**64} is outside [1, {MAX}]; {IN_RANGE}"),
+    ("max_batch_size", 0, f"max_batch_size = 0 is outside [1, {MAX}]; {IN_RANGE}"),
+    ("pad_to_multiple_of", 0, f"pad_to_multiple_of = 0 is outside [1, {MAX}]; {IN_RANGE}"),
+    ("per_sample", -1, f"per_sample = -1 is outside [0, {MAX}]; {IN_RANGE}"),
+    ("quadratic_length", 0, f"quadratic_length = 0 is outside [1, {MAX}]; {IN_RANGE}"),
+    ("window", 0, f"window = 0 is outside [1, {MAX}]; {IN_RANGE}"),
+    ("align_ranks", -1, f"align_ranks = -1 is outside [1, {MAX}]; {IN_RANGE}"),
+    (
+        "align_ranks",
+        2,
+        "align_ranks = 2 does not divide window = 1; set window to align_ranks times the accumulation steps",
+    ),
+    ("threads", 0, f"threads = 0 is outside [1, {MAX}]; {IN_RANGE}"),
+    ("boundaries", 0, f"boundaries = 0 is outside [1, 4096]; {IN_RANGE}"),
+    ("boundaries", 5_000, f"boundaries = 5000 is outside [1, 4096]; {IN_RANGE}"),
+    ("boundaries", [0, -1], f"boundaries[1] = -1 is outside [0, {MAX}]; {IN_RANGE}"),
+    (
+        "boundaries",
+        [0, 8, 8],
+        "boundaries[2] = 8 does not exceed boundaries[1] = 8; pass strictly ascending edges, such as [0, 512, 1024]",
+    ),
+    (
+        "boundaries",
+        [8],
+        "boundaries has 1 edges, outside [2, 32768]; pass the lower edge of the first bucket and the upper edge of each, "
+        "such as [0, 512, 1024]",
+    ),
+    ("boundaries", "six", 'boundaries = "six" is not an allowed value; choose "auto"'),
+    ("padding_target", -0.1, f"padding_target = -0.1 is outside [0, inf]; {IN_RANGE}"),
+    ("padding_target", float("nan"), f"padding_target = NaN is outside [0, inf]; {IN_RANGE}"),
+    ("min_batches_per_bucket", 0, f"min_batches_per_bucket = 0 is outside [1, {MAX}]; {IN_RANGE}"),
+    (
+        "strategy",
+        "shuffled",
+        'strategy = "shuffled" is not an allowed value; choose "bucketed", "sorted" or "random"',
+    ),
+    ("overlong", "skip", 'overlong = "skip" is not an allowed value; choose "error", "drop" or "keep"'),
+    ("empty", "keep", 'empty = "keep" is not an allowed value; choose "error" or "drop"'),
+    ("seed", -1, f"seed = -1 is outside [0, {2**64 - 1}]; {IN_RANGE}"),
+    ("seed", 2**64, f"seed = {2**64} is outside [0, {2**64 - 1}]; {IN_RANGE}"),
+    ("epoch", -1, f"epoch = -1 is outside [0, {2**64 - 1}]; {IN_RANGE}"),
+]
+
+KINDS = [
+    ("token_budget", 1.5, "token_budget = 1.5 is not an integer"),
+    ("token_budget", True, "token_budget = True is not an integer"),
+    ("token_budget", None, "token_budget = None is not an integer"),
+    ("window", "8", "window = '8' is not an integer"),
+    ("boundaries", [0, 2.5], "boundaries[1] = 2.5 is not an integer"),
+    ("boundaries", None, "boundaries = None is not an integer"),
+    ("padding_target", "1%", "padding_target = '1%' is not a number"),
+    ("constant_count", 1, "constant_count = 1 is not True or False"),
+    ("strategy", 3, "strategy = 3 is not a string"),
+    ("seed", 0.0, "seed = 0.0 is not an integer"),
+    ("epoch", None, "epoch = None is not an integer"),
+    (
+        "max_tokens",
+        8_192,
+        "max_tokens is not an option; the options are token_budget, max_batch_size, boundaries, padding_target, "
+        "min_batches_per_bucket, pad_to_multiple_of, per_sample, quadratic_length, strategy, window, align_ranks, "
+        "constant_count, overlong, empty and threads",
+    ),
+]
+
+
+def plan_with(name: str, value: Any) -> EpochPlan:
+    return pack_epoch([5, 3, 8], **{"seed": 0, name: value})
+
+
+@pytest.mark.parametrize(("name", "value", "message"), VALUES)
+def test_a_value_out_of_range_is_a_value_error(name: str, value: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        plan_with(name, value)
+
+
+@pytest.mark.parametrize(("name", "value", "message"), KINDS)
+def test_the_wrong_kind_of_object_is_a_type_error(name: str, value: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+        plan_with(name, value)
+
+
+@pytest.mark.parametrize("name", ["padding_target", "min_batches_per_bucket"])
+def test_options_of_auto_are_refused_beside_given_boundaries(name: str) -> None:
+    message = f"{name} has no effect with boundaries = 4; leave {name} out"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        Planner([5, 3, 8], **{"boundaries": 4, name: 1})
+
+
+@pytest.mark.parametrize("strategy", ["sorted", "random"])
+def test_boundaries_are_refused_where_there_are_no_buckets(strategy: Any) -> None:
+    message = f'boundaries has no effect with strategy = "{strategy}"; leave boundaries out'
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        Planner([5, 3, 8], strategy=strategy, boundaries=DFLASH_BOUNDARIES)
+
+
+def test_lengths_beyond_the_edges_are_named() -> None:
+    message = (
+        "lengths[1] = 8193 exceeds the last edge boundaries[6] = 8192; append an edge of 8193 or more, or set "
+        'boundaries="auto"'
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        Planner([8_192, 8_193], boundaries=DFLASH_BOUNDARIES)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int16, np.int32, np.int64])
+def test_negative_lengths_are_named(dtype: Any) -> None:
+    message = "lengths[2] = -7 is below the shortest length = 1; pass the number of tokens of every sample"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        Planner(np.array([5, 3, -7, -8], dtype))
+
+
+def test_numpy_integers_are_options_too() -> None:
+    given = Planner([5, 3, 8], token_budget=np.int32(16), boundaries=np.array([0, 4, 8], np.uint16))
+    assert given.plan(np.uint64(2**64 - 1)) == Planner([5, 3, 8], token_budget=16, boundaries=[0, 4, 8]).plan(2**64 - 1)
+
+
+def test_a_file_without_a_plan_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "lengths.npz"
+    np.savez(path, lengths=np.arange(3))
+    message = f"path = '{path}' holds no plan; pass a file that EpochPlan.save wrote"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        EpochPlan.load(path)
+    path.write_bytes(b"PK\x03\x04 and nothing more")
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        EpochPlan.load(path)
+
+
+def test_importing_the_package_imports_numpy_and_nothing_heavier() -> None:
+    import subprocess
+    import sys
+
+    code = "import bucketshuffle, sys; print(sorted({m.partition('.')[0] for m in sys.modules}))"
+    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "numpy" in modules
+    assert not {"torch", "pandas", "pyarrow", "datasets", "tqdm", "typing_extensions"} & set(
+        re.findall(r"'(\w+)'", modules)
+    )
+    assert bucketshuffle.__version__

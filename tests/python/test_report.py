@@ -1,0 +1,114 @@
+"""The figures of the report, against slow definitions and the write-up's table."""
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from bucketshuffle import DFLASH_BOUNDARIES, Planner, pack_epoch
+from bucketshuffle.__main__ import main
+from bucketshuffle.report import (
+    DFLASH902K_SHA256,
+    compare,
+    dflash902k,
+    longest_run,
+    mates_met_again,
+    neighbour_correlation,
+    slowest_over_mean,
+    window_mix,
+)
+
+
+@pytest.fixture(scope="module")
+def lengths() -> np.ndarray:
+    return dflash902k()
+
+
+def test_dflash902k_is_the_same_array_everywhere(lengths: np.ndarray) -> None:
+    assert hashlib.sha256(lengths.astype("<i4").tobytes()).hexdigest() == DFLASH902K_SHA256
+
+
+def test_padding_on_dflash902k_is_what_the_readme_says(lengths: np.ndarray) -> None:
+    def ratio(**options: object) -> float:
+        return pack_epoch(lengths, 0, **options).stats.padding_ratio  # type: ignore[arg-type]
+
+    assert ratio() <= 1.011
+    assert ratio(boundaries=DFLASH_BOUNDARIES) == pytest.approx(1.277, abs=0.003)
+    assert ratio(strategy="random") == pytest.approx(2.67, abs=0.02)
+    assert ratio(strategy="sorted") <= 1.0005
+
+
+def test_windows_of_64_mix_at_least_twice_as_well_as_random_ones(lengths: np.ndarray) -> None:
+    ours = pack_epoch(lengths, 0, window=64)
+    assert window_mix(ours, lengths, 64) <= 0.5 * window_mix(pack_epoch(lengths, 0, strategy="random"), lengths, 64)
+    assert window_mix(pack_epoch(lengths, 0, window=16), lengths, 16) < window_mix(
+        pack_epoch(lengths, 0, strategy="random"), lengths, 16
+    )
+
+
+def test_window_mix_is_the_distance_between_token_weighted_distributions() -> None:
+    lengths = np.array([1, 2, 3, 4, 4, 2, 7, 1])
+    plan = pack_epoch(lengths, 0, token_budget=8, boundaries=[0, 7])
+    window = 2
+
+    def share_up_to(x: float, samples: np.ndarray) -> float:
+        return lengths[samples][lengths[samples] <= x].sum() / lengths[samples].sum()
+
+    grid = np.arange(0, 7, 0.5)  # Both distributions are steps at integers.
+    distances = []
+    for w in range(len(plan) // window):
+        samples = np.concatenate([plan[b] for b in range(w * window, (w + 1) * window)])
+        distances.append(sum(0.5 * abs(share_up_to(x, samples) - share_up_to(x, plan.indices)) for x in grid) / 7)
+    assert window_mix(plan, lengths, window) == pytest.approx(np.mean(distances))
+
+
+def test_mates_met_again_counts_pairs() -> None:
+    lengths = np.random.default_rng(0).integers(1, 60, 200)
+    planner = Planner(lengths, token_budget=300)
+    first, second = planner.plan(0, 0), planner.plan(0, 1)
+
+    def pairs(plan: object) -> set[tuple[int, int]]:
+        return {(i, j) for batch in plan for i in batch.tolist() for j in batch.tolist() if i < j}  # type: ignore[attr-defined]
+
+    assert mates_met_again(first, second) == pytest.approx(len(pairs(first) & pairs(second)) / len(pairs(first)))
+    assert mates_met_again(first, first) == 1.0
+
+
+def test_order_of_windows_shows_no_sawtooth() -> None:
+    lengths = np.random.default_rng(1).integers(1, 1_000, 20_000)
+    plan = pack_epoch(lengths, 0, token_budget=8_192, window=16)
+    # For independent lengths the correlation has standard deviation 1 / sqrt(n_batches): six of them, 1 in 10^9.
+    assert abs(neighbour_correlation(plan)) < 6 / np.sqrt(len(plan))
+    assert 1 <= longest_run(plan) <= 16
+    aligned = pack_epoch(lengths, 0, token_budget=8_192, window=16, align_ranks=4)
+    assert neighbour_correlation(aligned) > 0.5
+    assert 1.0 <= slowest_over_mean(aligned, 4) <= slowest_over_mean(plan, 4)
+
+
+@pytest.mark.parametrize("lengths", [[], [7], [7, 7]])
+def test_figures_of_tiny_plans_are_defined(lengths: list[int]) -> None:
+    plan = pack_epoch(lengths, 0, token_budget=8)
+    assert window_mix(plan, np.array(lengths, np.int64), 2) == 0.0
+    assert mates_met_again(plan, plan) == 0.0
+    assert neighbour_correlation(plan) == 0.0
+    assert longest_run(plan) == len(plan)
+    assert slowest_over_mean(plan, 4) == 1.0
+
+
+def test_compare_has_a_row_for_each_strategy(lengths: np.ndarray) -> None:
+    rows = compare(lengths[:50_000], n_epochs=2, window=16)
+    assert [row.name for row in rows] == ["sorted", "random", "six buckets", "bucketshuffle"]
+    assert rows[0].ktok_per_s == 32.0
+    assert rows[3].padding_ratio < rows[2].padding_ratio < rows[1].padding_ratio
+
+
+def test_command_line_prints_the_table(tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
+    np.save(tmp_path / "lengths.npy", np.random.default_rng(0).integers(1, 9_000, 5_000))
+    assert main([str(tmp_path / "lengths.npy"), "--epochs", "2"]) == 0
+    assert "| bucketshuffle |" in capsys.readouterr().out
+    np.save(tmp_path / "lengths.npy", np.array([5, 0]))
+    assert main([str(tmp_path / "lengths.npy")]) == 2
+    assert capsys.readouterr().err == (
+        'bucketshuffle: lengths[1] = 0 is below the shortest length = 1; remove the sample, or set empty="drop" '
+        "(1 of 2 samples are empty)\n"
+    )
