@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -50,9 +50,11 @@ class Batches:
     """[n_batches], int32; -1: an over-long sample, kept by itself."""
 
     @classmethod
-    def of(cls, plan: EpochPlan) -> Batches:
-        """Returns the batches of a plan, in its order."""
-        return cls(plan.indices, plan.offsets, plan.padded_lengths, plan.buckets)
+    def of(cls, plan: EpochPlan, samples: npt.NDArray[np.int64] | None = None) -> Batches:
+        """Returns the batches of a plan, in its order; `samples` [n_planned], int64: the samples that were planned,
+        where they are not all."""
+        indices = plan.indices if samples is None else samples[plan.indices]
+        return cls(indices, plan.offsets, plan.padded_lengths, plan.buckets)
 
     def __len__(self) -> int:
         return len(self.padded_lengths)
@@ -62,34 +64,34 @@ class Batches:
         """[n_batches], int64: samples of each batch."""
         return np.diff(self.offsets)
 
-    def sums(self, per_sample: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
+    def sums(self, per_sample: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int64]:
         """Returns [n_batches], int64: the sum over each batch of `per_sample`, [n_samples of the data set]."""
         running = np.zeros(len(self.indices) + 1, np.int64)
         np.cumsum(per_sample[self.indices], out=running[1:])
         return running[self.offsets[1:]] - running[self.offsets[:-1]]
 
-    def heaviest(self, costs: npt.NDArray[np.int64]) -> list[int]:
-        """Returns the batch that costs most, the one with the longest rows and the one with the most samples: the
-        three that run out of memory first."""
-        return [int(np.argmax(score)) for score in (costs, self.padded_lengths, self.sizes)]
+    def heaviest(self, costs: npt.NDArray[np.float64], first: int = 0) -> list[int]:
+        """Returns the batch that costs most, the one with the longest rows and the one with the most samples, among
+        those from `first` on: the three that run out of memory first."""
+        return [first + int(np.argmax(score[first:])) for score in (costs, self.padded_lengths, self.sizes)]
 
     def led_by(self, batches: Sequence[int], window: int) -> Batches:
-        """Returns the same batches with the windows of `batches` at the start, every window as it was."""
-        first = list(dict.fromkeys(b // window for b in batches))
-        n_windows = -(-len(self) // window)
-        # A last window that is not full stays last, as the steps behind it would shift.
-        first = [w for w in first if (w + 1) * window <= len(self)]
-        windows = first + [w for w in range(n_windows) if w not in set(first)]
-        order = np.concatenate([np.arange(w * window, min((w + 1) * window, len(self))) for w in windows])
-        parts = [self.indices[self.offsets[b] : self.offsets[b + 1]] for b in order]
-        offsets = np.concatenate([[0], np.cumsum(self.sizes[order])])
-        return Batches(np.concatenate(parts), offsets, self.padded_lengths[order], self.buckets[order])
+        """Returns the same batches with the windows of `batches` at the start, every window as it was. The number of
+        batches is a multiple of `window`."""
+        first = dict.fromkeys(b // window for b in batches)
+        leading = np.concatenate([np.arange(w * window, (w + 1) * window) for w in first])
+        order = np.concatenate([leading, np.delete(np.arange(len(self)), leading)])
+        sizes = self.sizes[order]
+        offsets = np.concatenate([[0], np.cumsum(sizes)])
+        moved = np.repeat(self.offsets[order] - offsets[:-1], sizes)
+        indices = self.indices[moved + np.arange(len(self.indices))]
+        return Batches(indices, offsets, self.padded_lengths[order], self.buckets[order])
 
     def dealt(
-        self, position: int, multiple: int, lengths: npt.NDArray[np.integer], pad_to_multiple_of: int
+        self, position: int, multiple: int, lengths: npt.NDArray[np.integer[Any]], pad_to_multiple_of: int
     ) -> Batches:
-        """Returns the same samples with the batches from `position` on split up to a multiple of `multiple`, the largest
-        first, each into equal parts in its place.
+        """Returns the same samples with the batches from `position` on split up to a multiple of `multiple`: always the
+        batch with the largest parts, into equal parts, in its place.
 
         Raises:
             ValueError: fewer samples are left than batches are needed.
@@ -98,17 +100,19 @@ class Batches:
         n_missing = -len(sizes) % multiple
         if len(sizes) + n_missing > sizes.sum():
             raise ValueError(
-                f"the rest of the epoch has {sizes.sum()} samples, fewer than the {len(sizes) + n_missing} batches that "
-                f"world_size * accumulation_steps = {multiple} needs; resume on fewer ranks, or begin the next epoch"
+                f"the rest of the epoch has {sizes.sum()} samples, fewer than the {len(sizes) + n_missing} batches "
+                f"that world_size * accumulation_steps = {multiple} needs; resume on fewer ranks, or begin the next "
+                "epoch"
             )
         n_parts = np.ones(len(sizes), np.int64)
         for _ in range(n_missing):
-            n_parts[np.argmax(sizes // n_parts)] += 1
-        ends = [self.offsets[: position + 1]]
-        for start, size, n in zip(self.offsets[position:-1], sizes, n_parts, strict=True):
-            ends.append(start + size * np.arange(1, n + 1) // n)
-        offsets = np.concatenate(ends)
+            # Whole division would take a batch of 1 for as large as the parts of 3 in 2, and leave a part empty.
+            n_parts[np.argmax(sizes / n_parts)] += 1
+        of_part = np.repeat(np.arange(len(sizes)), n_parts)
+        part = np.arange(len(of_part)) - np.repeat(np.cumsum(n_parts) - n_parts, n_parts)
+        ends = self.offsets[position:-1][of_part] + sizes[of_part] * (part + 1) // n_parts[of_part]
+        offsets = np.concatenate([self.offsets[: position + 1], ends])
         longest = np.maximum.reduceat(lengths[self.indices], offsets[:-1]).astype(np.int64)
-        of_batch = np.concatenate([np.arange(position), position + np.repeat(np.arange(len(sizes)), n_parts)])
         padded_lengths = -(-longest // pad_to_multiple_of) * pad_to_multiple_of
+        of_batch = np.concatenate([np.arange(position), position + of_part])
         return Batches(self.indices, offsets, padded_lengths, self.buckets[of_batch])

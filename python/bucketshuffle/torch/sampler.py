@@ -6,6 +6,7 @@ import hashlib
 import json
 import operator
 import os
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
@@ -16,13 +17,30 @@ import torch.distributed
 from torch.utils.data import BatchSampler
 
 from bucketshuffle.lengths import as_lengths
-from bucketshuffle.plan import ORDER_VERSION, Planner, PlanOptions
+from bucketshuffle.plan import ORDER_VERSION, BatchOptions, Planner
 from bucketshuffle.torch.epoch import Batches, Course
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _STATE_VERSION = 1
+
+_MAX_WORD = 2**64 - 1
+
+# What an option left out means: an option that says the same makes the same plan, and must not part two states.
+_DEFAULTS: BatchOptions = {
+    "token_budget": 131_072,
+    "max_batch_size": None,
+    "boundaries": "auto",
+    "padding_target": 0.01,
+    "min_batches_per_bucket": 8,
+    "pad_to_multiple_of": 1,
+    "per_sample": 0,
+    "quadratic_length": None,
+    "strategy": "bucketed",
+    "overlong": "error",
+    "empty": "error",
+}
 
 
 class Steps(NamedTuple):
@@ -65,16 +83,18 @@ class BucketBatchSampler(BatchSampler):
         rank, world_size: this process and how many there are. Default: those of `torch.distributed` where it is
             initialised, else of the environment (`RANK`, `WORLD_SIZE`), else 0 of 1. Decided here, once.
         accumulation_steps: steps between two optimizer updates.
-        window: batches between two optimizer updates, over all ranks. Default `world_size * accumulation_steps`, of which
-            it must be a multiple. With a window that suits them all, the global order is the same for every world size.
-        align_ranks: whether the ranks of one step get batches of similar length: equal shapes and attention costs, at the
-            price of a mix over `accumulation_steps` strata of lengths instead of a whole window's. Padded tokens per
-            rank are even without it, as every batch fills the budget.
+        window: batches between two optimizer updates, over all ranks. Default `world_size * accumulation_steps`, of
+            which it must be a multiple. With a window that suits them all, the global order is the same for every world
+            size.
+        align_ranks: whether the ranks of one step get batches of similar length: equal shapes and attention costs, at
+            the price of a mix over `accumulation_steps` strata of lengths instead of a whole window's. Padded tokens
+            per rank are even without it, as every batch fills the budget.
         worst_first: whether the windows with the costliest batch, the longest rows and the most samples come first, so
             that an out-of-memory error shows at once; see `heaviest`.
         loss_tokens: [n_samples], supervised tokens per sample, reported by `steps`.
         min_loss_tokens: samples with fewer supervised tokens are left out, and reported in `dropped`.
-        sampler: taken from a `DistributedSampler` that Lightning puts here: rank and world size, unless given.
+        sampler: a `DistributedSampler`, as Lightning puts here: rank and world size are taken from it. Where they are
+            given as well, they must agree.
         options: those of `pack_epoch`, without `window`, `align_ranks` and `constant_count`.
 
     Raises:
@@ -101,10 +121,10 @@ class BucketBatchSampler(BatchSampler):
         loss_tokens: Any = None,
         min_loss_tokens: int = 0,
         sampler: Any = None,
-        **options: Unpack[PlanOptions],
+        **options: Unpack[BatchOptions],
     ) -> None:
         self.rank, self.world_size = _rank_and_world_size(rank, world_size, sampler)
-        self.seed = _at_least("seed", seed, 0)
+        self.seed = _word("seed", seed)
         self.epoch = 0
         self.accumulation_steps = _at_least("accumulation_steps", accumulation_steps, 1)
         multiple = self.world_size * self.accumulation_steps
@@ -115,18 +135,27 @@ class BucketBatchSampler(BatchSampler):
                 "out, or set it to a multiple"
             )
         if "constant_count" in options:
-            raise TypeError("constant_count is not an option of the sampler, which always keeps the count; leave it out")
+            raise TypeError(
+                "constant_count is not an option of the sampler, which always keeps the count; leave it out"
+            )
         self.align_ranks = bool(align_ranks)
         self.worst_first = bool(worst_first)
         self.lengths = as_lengths(lengths)
         if len(self.lengths) == 0:
-            raise ValueError("lengths has 0 samples, fewer than the 1 that a sampler needs; pass the lengths of the data set")
+            raise ValueError(
+                "lengths has 0 samples, fewer than the 1 that a sampler needs; pass the lengths of the data set"
+            )
         self.min_loss_tokens = _at_least("min_loss_tokens", min_loss_tokens, 0)
         self.loss_tokens = None if loss_tokens is None else as_lengths(loss_tokens)
         self._admitted = _admit(self.lengths, self.loss_tokens, self.min_loss_tokens)
         self.options = options
         self._reset_caches()
-        self._planner(self._course)  # Every mistake in lengths or options shows here, not in the first epoch.
+        # Every mistake in lengths or options shows here, not in the first epoch.
+        if self._planner(self._course).n_batches(constant=True) == 0:
+            raise ValueError(
+                f"lengths has {len(self.lengths)} samples, all left out by overlong, empty or min_loss_tokens; raise "
+                "token_budget, or lower min_loss_tokens"
+            )
         self._identity = self._find_identity()  # Hashing a million lengths takes 8 ms, once.
 
     def _reset_caches(self) -> None:
@@ -147,7 +176,7 @@ class BucketBatchSampler(BatchSampler):
         return self._planner(self._course).n_batches(constant=True) // self.world_size
 
     @property
-    def sampler(self) -> BucketBatchSampler:
+    def sampler(self) -> BucketBatchSampler:  # type: ignore[override]
         """The sampler itself: where Lightning and accelerate look for `set_epoch`."""
         return self
 
@@ -166,12 +195,12 @@ class BucketBatchSampler(BatchSampler):
         Between a resume and its first batch another epoch is ignored with a warning, as some trainers count from 0
         again in a new process; `reset()` gives the resume up.
         """
-        epoch = _at_least("epoch", epoch, 0)
+        epoch = _word("epoch", epoch)
         if epoch == self.epoch:
             return
         if (pending := self._pending) is not None and pending.position > 0:
-            at_end = pending.position >= self._n_batches(pending.course)
-            if not (at_end and epoch == pending.epoch + 1):
+            at_end = pending.position == self._n_batches(pending.course)
+            if not (at_end and epoch > pending.epoch):
                 warnings.warn(
                     f"bucketshuffle: set_epoch({epoch}) is ignored, since the sampler is about to resume epoch "
                     f"{pending.epoch}; call reset() first to give the resume up",
@@ -182,7 +211,7 @@ class BucketBatchSampler(BatchSampler):
         self._pending = self._last = None
 
     def reset(self) -> None:
-        """Forgets a resume that has not begun, and the position of the pass before: the next pass begins at its start."""
+        """Forgets a resume that has not begun, and where the pass before stood: the next pass begins at its start."""
         self._pending = self._last = None
 
     # -- state ----------------------------------------------------------------------------------------------------
@@ -201,12 +230,12 @@ class BucketBatchSampler(BatchSampler):
         return self._state(_Position(self.epoch, 0, self._course))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Makes the next pass go on where `state` was taken, on this sampler's ranks: the epoch keeps the plan that it was
-        begun with, its rest is dealt to the ranks of today.
+        """Makes the next pass go on where `state` was taken, on this sampler's ranks: the epoch keeps the plan that it
+        was begun with, its rest is dealt to the ranks of today. `len` stays that of a whole epoch.
 
         Raises:
-            ValueError: the state lacks a key, or is of other lengths, options, seed or order version: all that differs
-                is named.
+            ValueError: the state lacks a key, or is of other lengths, options, seed or order version (all that differs
+                is named), or what is left of its epoch has fewer samples than these ranks need batches.
         """
         self._pending = self._parse(state)
         self._last = None
@@ -221,7 +250,7 @@ class BucketBatchSampler(BatchSampler):
         done = _at_least("batches_done", batches_done, 0)
         if done > len(self):
             raise ValueError(f"batches_done = {done} exceeds len(sampler) = {len(self)}; pass the batches of one epoch")
-        self.epoch = _at_least("epoch", epoch, 0)
+        self.epoch = _word("epoch", epoch)
         self._pending = _Position(self.epoch, done * self.world_size, self._course)
         self._last = None
 
@@ -234,40 +263,62 @@ class BucketBatchSampler(BatchSampler):
     # -- what is in an epoch ----------------------------------------------------------------------------------------
 
     def steps(self, epoch: SupportsIndex | None = None) -> Steps:
-        """Returns what every rank trains in every step of `epoch` (default: the current one)."""
-        batches = self._batches(self.epoch if epoch is None else _at_least("epoch", epoch, 0), self._course)
+        """Returns what every rank trains in every step of `epoch`. Default: of the pass that is about to resume or was
+        advanced last; where its epoch was begun on other ranks, of the steps from the resume on."""
+        batches, first = self._batches_shown(epoch)
         shape = (-1, self.world_size)
         return Steps(
-            batches.sizes.reshape(shape),
-            batches.sums(self.lengths).reshape(shape),
-            batches.padded_lengths.reshape(shape),
-            batches.buckets.reshape(shape),
-            None if self.loss_tokens is None else batches.sums(self.loss_tokens).reshape(shape),
+            batches.sizes[first:].reshape(shape),
+            batches.sums(self.lengths)[first:].reshape(shape),
+            batches.padded_lengths[first:].reshape(shape),
+            batches.buckets[first:].reshape(shape),
+            None if self.loss_tokens is None else batches.sums(self.loss_tokens)[first:].reshape(shape),
         )
 
     def heaviest(self, epoch: SupportsIndex | None = None) -> list[HeavyBatch]:
-        """Returns the batch of `epoch` (default: the current one) that costs most, the one with the longest rows and the
-        one with the most samples; where they coincide, once."""
-        batches = self._batches(self.epoch if epoch is None else _at_least("epoch", epoch, 0), self._course)
+        """Returns the batch that costs most, the one with the longest rows and the one with the most samples, among
+        those that `steps(epoch)` reports; where they coincide, once."""
+        batches, first = self._batches_shown(epoch)
         return [
-            HeavyBatch(*divmod(b, self.world_size), int(batches.sizes[b]), int(batches.padded_lengths[b]))
-            for b in dict.fromkeys(batches.heaviest(self._costs(batches)))
+            HeavyBatch(*divmod(b - first, self.world_size), int(batches.sizes[b]), int(batches.padded_lengths[b]))
+            for b in dict.fromkeys(batches.heaviest(self._costs(batches), first))
         ]
 
-    def _costs(self, batches: Batches) -> npt.NDArray[np.int64]:
+    def _batches_shown(self, epoch: SupportsIndex | None) -> tuple[Batches, int]:
+        """The batches of an epoch, and the first that these ranks can be dealt."""
+        at = _Position(self.epoch, 0, self._course)
+        if epoch is not None:
+            at = at._replace(epoch=_word("epoch", epoch))
+        elif self._pending is not None:
+            at = self._pending
+        elif self._last is not None and self._last._start is not None:
+            at = self._last._start
+        return self._batches(at.epoch, at.course), 0 if at.course == self._course else at.position
+
+    def _costs(self, batches: Batches) -> npt.NDArray[np.float64]:
         """[n_batches], float64: the cost model of `pack_epoch`, to compare batches by."""
         rows = batches.padded_lengths.astype(np.float64)
         quadratic_length = self.options.get("quadratic_length")
         attention = rows**2 / quadratic_length if quadratic_length else 0.0
-        return batches.sizes * (self.options.get("per_sample", 0) + rows + attention)
+        costs: npt.NDArray[np.float64] = batches.sizes * (self.options.get("per_sample", 0) + rows + attention)
+        return costs
 
     def _planner(self, course: Course) -> Planner:
         course = course._replace(deals=())
         if course not in self._planners:
-            lengths = self.lengths if self._admitted is None else self.lengths[self._admitted]
-            self._planners[course] = Planner(
-                lengths, **self.options, window=course.window, align_ranks=course.align_ranks, constant_count=True
-            )
+            lengths, admitted = self.lengths, self._admitted
+            if admitted is not None:
+                lengths = lengths[admitted]
+            try:
+                self._planners[course] = Planner(
+                    lengths, **self.options, window=course.window, align_ranks=course.align_ranks, constant_count=True
+                )
+            except ValueError as error:
+                if admitted is None:
+                    raise
+                # The planner counts the samples that it was given: name the one that the caller knows.
+                text = re.sub(r"\blengths\[(\d+)\]", lambda found: f"lengths[{admitted[int(found[1])]}]", str(error))
+                raise ValueError(text) from None
         return self._planners[course]
 
     def _n_batches(self, course: Course) -> int:
@@ -276,9 +327,7 @@ class BucketBatchSampler(BatchSampler):
 
     def _batches(self, epoch: int, course: Course) -> Batches:
         if self._batches_cache is None or self._batches_cache[0] != (epoch, course):
-            batches = Batches.of(self._planner(course).plan(self.seed, epoch))
-            if self._admitted is not None:
-                batches = Batches(self._admitted[batches.indices], *list(vars(batches).values())[1:])
+            batches = Batches.of(self._planner(course).plan(self.seed, epoch), self._admitted)
             if self.worst_first:
                 batches = batches.led_by(batches.heaviest(self._costs(batches)), course.window)
             for position, multiple in course.deals:
@@ -295,9 +344,10 @@ class BucketBatchSampler(BatchSampler):
         if self.loss_tokens is not None and self.min_loss_tokens:
             identity |= {"loss_tokens": _digest(self.loss_tokens), "min_loss_tokens": self.min_loss_tokens}
         for name, value in self.options.items():
-            if name != "threads":
-                edges = not isinstance(value, str) and hasattr(value, "__len__")
-                identity[name] = _digest(np.asarray(value)) if edges else _plain(value)
+            edges = not isinstance(value, str) and hasattr(value, "__len__")
+            short = _digest(np.asarray(value)) if edges else _plain(value)
+            if name in _DEFAULTS and short != _DEFAULTS.get(name):
+                identity[name] = short
         return identity
 
     def _state(self, at: _Position) -> dict[str, Any]:
@@ -312,38 +362,48 @@ class BucketBatchSampler(BatchSampler):
         }
 
     def _parse(self, state: Mapping[str, Any]) -> _Position:
+        if state.get("version", _STATE_VERSION) != _STATE_VERSION:
+            raise ValueError(
+                f"state['version'] = {state['version']!r} is not {_STATE_VERSION}; load it with the version of "
+                "bucketshuffle that saved it"
+            )
         known = self._state(_Position(0, 0, self._course))
         if missing := [key for key in known if key not in state]:
             raise ValueError(f"state has no {missing[0]!r}; pass what state_dict of this sampler returned")
         if unknown := sorted(set(state) - set(known)):
-            warnings.warn(f"bucketshuffle: state has unknown keys, which are ignored: {', '.join(unknown)}", stacklevel=3)
+            warnings.warn(
+                f"bucketshuffle: state has unknown keys, which are ignored: {', '.join(unknown)}", stacklevel=3
+            )
         theirs, mine = state["identity"], known["identity"]
-        if state["version"] != _STATE_VERSION:
-            raise ValueError(f"state['version'] = {state['version']!r} is not {_STATE_VERSION}; load it with the version that saved it")
-        differing = [key for key in {**mine, **theirs} if mine.get(key) != theirs.get(key)]
-        if differing:
-            what = ", ".join(f"{key} = {mine.get(key)!r} (saved with {theirs.get(key)!r})" for key in differing)
+        if differing := [key for key in {**mine, **theirs} if mine.get(key) != theirs.get(key)]:
+            defaults: Mapping[str, Any] = {"min_loss_tokens": 0, **_DEFAULTS}
+            what = ", ".join(
+                f"{key} = {mine.get(key, defaults.get(key))!r} (saved with {theirs.get(key, defaults.get(key))!r})"
+                for key in differing
+            )
             raise ValueError(
                 f"state is of another plan: {what}; build the sampler as it was when the state was saved, or begin the "
                 "epoch anew with set_epoch"
             )
-        course = Course(
-            _at_least("state['window']", state["window"], 1),
-            _at_least("state['align_ranks']", state["align_ranks"], 1),
-            tuple((int(position), int(multiple)) for position, multiple in state["deals"]),
-        )
-        epoch = _at_least("state['epoch']", state["epoch"], 0)
+        epoch = _word("state['epoch']", state["epoch"])
         position = _at_least("state['position']", state["position"], 0)
         if position == 0:
             return _Position(epoch, 0, self._course)
+        course = Course(
+            _at_least("state['window']", state["window"], 1),
+            _at_least("state['align_ranks']", state["align_ranks"], 1),
+            tuple((_at_least("state['deals']", at, 0), _at_least("state['deals']", n, 1)) for at, n in state["deals"]),
+        )
         n_planned = self._planner(course).n_batches(constant=True)
         if position > course.n_batches(n_planned):
             raise ValueError(
-                f"state['position'] = {position} exceeds the {course.n_batches(n_planned)} batches of the epoch; pass what "
-                "state_dict of this sampler returned"
+                f"state['position'] = {position} exceeds the {course.n_batches(n_planned)} batches of the epoch; pass "
+                "what state_dict of this sampler returned"
             )
-        course = course.dealt(n_planned, position, self.world_size * self.accumulation_steps)
-        return _Position(epoch, position, course)
+        dealt = course.dealt(n_planned, position, self.world_size * self.accumulation_steps)
+        if dealt != course:
+            self._batches(epoch, dealt)  # What cannot be dealt shows here, not in the first step.
+        return _Position(epoch, position, dealt)
 
     def _take_start(self) -> _Position:
         """Where the next pass begins; a resume is taken once."""
@@ -435,8 +495,13 @@ def _rank_and_world_size(rank: int | None, world_size: int | None, sampler: Any)
     if (rank is None) != (world_size is None):
         given, absent = ("rank", "world_size") if world_size is None else ("world_size", "rank")
         raise ValueError(f"{given} is given without {absent}; pass both, or neither")
+    injected = (sampler.rank, sampler.num_replicas) if hasattr(sampler, "num_replicas") else None
     if rank is None or world_size is None:
-        rank, world_size = _found_rank_and_world_size(sampler)
+        rank, world_size = injected or _found_rank_and_world_size()
+    elif injected not in (None, (rank, world_size)):
+        raise ValueError(
+            f"rank = {rank}, world_size = {world_size} differ from those of sampler = {injected}; leave one of them out"
+        )
     world_size = _at_least("world_size", world_size, 1)
     rank = _at_least("rank", rank, 0)
     if rank >= world_size:
@@ -444,34 +509,43 @@ def _rank_and_world_size(rank: int | None, world_size: int | None, sampler: Any)
     return rank, world_size
 
 
-def _found_rank_and_world_size(sampler: Any) -> tuple[int, int]:
-    if hasattr(sampler, "num_replicas") and hasattr(sampler, "rank"):
-        return sampler.rank, sampler.num_replicas
+def _found_rank_and_world_size() -> tuple[int, int]:
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     variables = {name: os.environ[name] for name in ("RANK", "WORLD_SIZE") if name in os.environ}
     if len(variables) == 1:
         (name,) = variables
-        raise ValueError(f"the environment has {name} alone of RANK and WORLD_SIZE; set both, or pass rank and world_size")
+        raise ValueError(
+            f"the environment has {name} alone of RANK and WORLD_SIZE; set both, or pass rank and world_size"
+        )
     if not variables:
         return 0, 1
     for name, value in variables.items():
         if not value.isdecimal():
-            raise ValueError(f"the environment has {name} = {value!r}, which is no whole number; correct it, or pass rank and world_size")
+            raise ValueError(
+                f"the environment has {name} = {value!r}, not a whole number; correct it, or pass rank and world_size"
+            )
     return int(variables["RANK"]), int(variables["WORLD_SIZE"])
 
 
 def _at_least(name: str, value: SupportsIndex, minimum: int) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} = {value!r} is not an integer")
+        raise TypeError(f"{name} = {value!r} is not an integer; pass one")
     number = operator.index(value)
     if number < minimum:
         raise ValueError(f"{name} = {number} is below its minimum = {minimum}; choose {minimum} or more")
     return number
 
 
+def _word(name: str, value: SupportsIndex) -> int:
+    number = _at_least(name, value, 0)
+    if number > _MAX_WORD:
+        raise ValueError(f"{name} = {number} exceeds its maximum = {_MAX_WORD}; choose {_MAX_WORD} or less")
+    return number
+
+
 def _admit(
-    lengths: npt.NDArray[np.integer], loss_tokens: npt.NDArray[np.integer] | None, min_loss_tokens: int
+    lengths: npt.NDArray[np.integer[Any]], loss_tokens: npt.NDArray[np.integer[Any]] | None, min_loss_tokens: int
 ) -> npt.NDArray[np.int64] | None:
     """Indices of the samples with enough supervised tokens; None: all."""
     if loss_tokens is None:
@@ -485,7 +559,10 @@ def _admit(
     exceeds = loss_tokens > lengths
     if exceeds.any():
         i = int(np.argmax(exceeds))
-        raise ValueError(f"loss_tokens[{i}] = {loss_tokens[i]} exceeds lengths[{i}] = {lengths[i]}; pass the supervised tokens of each sample")
+        raise ValueError(
+            f"loss_tokens[{i}] = {loss_tokens[i]} exceeds lengths[{i}] = {lengths[i]}; pass the supervised tokens of "
+            "each sample"
+        )
     return np.flatnonzero(loss_tokens >= min_loss_tokens) if min_loss_tokens else None
 
 

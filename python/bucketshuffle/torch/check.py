@@ -1,0 +1,144 @@
+"""Checks before training: does every rank get its own share, does the epoch arrive, do the data and the plan fit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import torch.distributed
+
+from bucketshuffle.torch.sampler import BucketBatchSampler
+
+
+def check_loader(loader: Any) -> None:
+    """Raises if `loader`, as it is about to be trained from, would repeat or leave out samples or replay an epoch.
+
+    Finds the `BucketBatchSampler` behind the wrappers of accelerate, transformers, Lightning and Fabric. Call it once,
+    after they have prepared the loader and while the process group is up; it neither communicates nor takes a batch.
+
+    Args:
+        loader: a `DataLoader`, or what a trainer made of one.
+
+    Raises:
+        ValueError: no `BucketBatchSampler` in the loader; batches dealt to the ranks twice, or not at all; a number of
+            batches that the ranks cannot share evenly; an epoch that does not reach the sampler; a data set of another
+            size than `lengths`.
+    """
+    loader = _unwrapped(loader)
+    chain = list(_chain(loader))
+    sampler = chain[-1] if chain else None
+    if not isinstance(sampler, BucketBatchSampler):
+        found = " in ".join(type(link).__name__ for link in reversed(chain)) or "no batch sampler"
+        raise ValueError(
+            f"loader has {found}, not a BucketBatchSampler; pass one as DataLoader(..., batch_sampler=sampler)"
+        )
+    _check_shards(loader, chain, sampler)
+    _check_epoch(loader, chain, sampler)
+    dataset: Any = getattr(loader, "dataset", None)
+    if hasattr(dataset, "__len__") and len(dataset) != len(sampler.lengths):
+        raise ValueError(
+            f"loader.dataset has {len(dataset)} samples, the sampler was built from {len(sampler.lengths)} lengths; "
+            "build it from the lengths of this data set, in its order"
+        )
+
+
+def check_ranks(sampler: BucketBatchSampler) -> None:
+    """Raises on every rank if the ranks would not train one plan: they differ in lengths or their order, in options,
+    seed, epoch, order version or world size, or two have the same rank.
+
+    A collective call: every rank of the default process group makes it. Without a process group it does nothing.
+
+    Raises:
+        ValueError: what differs from rank 0, and on which rank.
+    """
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return
+    mine = {
+        "fingerprint": sampler.fingerprint,
+        **sampler.state_dict()["identity"],
+        "window": sampler.window,
+        "align_ranks": sampler.align_ranks,
+        "epoch": sampler.epoch,
+        "world_size": sampler.world_size,
+        "rank": sampler.rank,
+    }
+    everyone: list[dict[str, Any]] = [{} for _ in range(torch.distributed.get_world_size())]
+    torch.distributed.all_gather_object(everyone, mine)
+    first = everyone[0]
+    for other, theirs in enumerate(everyone):
+        differing = [key for key in {**first, **theirs} if first.get(key) != theirs.get(key)]
+        differing = [key for key in differing if key not in ("rank", "fingerprint")]
+        if differing:
+            what = ", ".join(f"{key} = {theirs.get(key)!r} (rank 0: {first.get(key)!r})" for key in differing)
+            raise ValueError(f"the sampler of rank {other} is of another plan: {what}; build it alike on every rank")
+    ranks = [theirs["rank"] for theirs in everyone]
+    if first["world_size"] == len(everyone) and sorted(ranks) != list(range(len(everyone))):
+        raise ValueError(f"the samplers have ranks {ranks}; leave rank out, or pass each process its own")
+
+
+def _unwrapped(loader: Any) -> Any:
+    """The loader inside Fabric's wrapper."""
+    while type(loader).__name__ == "_FabricDataLoader":
+        loader = loader._dataloader
+    return loader
+
+
+def _chain(loader: Any) -> Iterator[Any]:
+    """The batch samplers of a loader, from the outermost wrapper to what is inside."""
+    link = getattr(loader, "batch_sampler", None)
+    while link is not None:
+        yield link
+        if isinstance(link, BucketBatchSampler):
+            return
+        # accelerate's wrappers hold `batch_sampler`, Lightning's `_batch_sampler`.
+        link = getattr(link, "batch_sampler", None) or getattr(link, "_batch_sampler", None)
+
+
+def _check_shards(loader: Any, chain: list[Any], sampler: BucketBatchSampler) -> None:
+    if type(loader).__name__ == "DataLoaderDispatcher":
+        raise ValueError(
+            "loader joins the batches of all ranks and cuts them anew (dispatch_batches), past the token budget; set "
+            "dispatch_batches=False"
+        )
+    n_shares = max((link.num_processes for link in chain if type(link).__name__ == "BatchSamplerShard"), default=1)
+    if sampler.world_size > 1 and n_shares > 1:
+        raise ValueError(
+            f"loader deals the batches to {n_shares} processes again, after the sampler has to {sampler.world_size} "
+            "ranks; use prepare_data_loader(loader, num_processes=1, process_index=0, put_on_device=True), or build "
+            f"the sampler with rank=0, world_size=1, window={sampler.window}"
+        )
+    if sampler.window % n_shares:
+        raise ValueError(
+            f"loader deals batches that were planned for windows of {sampler.window} to {n_shares} processes; build the "
+            f"sampler with a window that is a multiple of {n_shares}"
+        )
+    n_dealt, n_ranks = sampler.world_size * n_shares, _n_ranks()
+    if n_dealt != n_ranks:
+        raise ValueError(
+            f"loader deals the batches to {n_dealt} ranks, but {n_ranks} train; build the sampler after the process "
+            "group, or pass rank and world_size"
+        )
+
+
+def _n_ranks() -> int:
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_world_size()
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def _check_epoch(loader: Any, chain: list[Any], sampler: BucketBatchSampler) -> None:
+    outer = chain[0]
+    if type(outer).__name__ == "_IndexBatchSamplerWrapper":
+        return  # Lightning predicts: there are no epochs.
+    # Where accelerate and Lightning look for set_epoch; transformers looks at batch_sampler.batch_sampler as well.
+    hooks = [outer, getattr(outer, "sampler", None), getattr(loader, "sampler", None)]
+    inner = getattr(outer, "batch_sampler", None)
+    hooks += [getattr(inner, "sampler", None)]
+    if not any(hook is sampler for hook in hooks):
+        path = " in ".join(type(link).__name__ for link in reversed(chain))
+        raise ValueError(
+            f"set_epoch of loader does not reach the sampler ({path}); use a rank-aware sampler with "
+            "prepare_data_loader(loader, num_processes=1, process_index=0, put_on_device=True), or call "
+            "sampler.set_epoch yourself"
+        )
