@@ -7,9 +7,8 @@ import re
 from pathlib import Path
 from types import ModuleType
 
-import pytest
-
 import bucketshuffle
+import pytest
 
 README = Path(__file__).parents[2] / "README.md"
 

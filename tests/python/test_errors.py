@@ -4,10 +4,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+import bucketshuffle
 import numpy as np
 import pytest
-
-import bucketshuffle
 from bucketshuffle import DFLASH_BOUNDARIES, EpochPlan, Planner, pack_epoch
 
 MAX = 2**63 - 1

@@ -4,7 +4,6 @@ import hashlib
 
 import numpy as np
 import pytest
-
 from bucketshuffle import DFLASH_BOUNDARIES, Planner, pack_epoch
 from bucketshuffle.__main__ import main
 from bucketshuffle.report import (

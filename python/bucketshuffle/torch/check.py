@@ -110,8 +110,8 @@ def _check_shards(loader: Any, chain: list[Any], sampler: BucketBatchSampler) ->
         )
     if sampler.window % n_shares:
         raise ValueError(
-            f"loader deals batches that were planned for windows of {sampler.window} to {n_shares} processes; build the "
-            f"sampler with a window that is a multiple of {n_shares}"
+            f"loader deals batches that were planned for windows of {sampler.window} to {n_shares} processes; build "
+            f"the sampler with a window that is a multiple of {n_shares}"
         )
     n_dealt, n_ranks = sampler.world_size * n_shares, _n_ranks()
     if n_dealt != n_ranks:

@@ -263,8 +263,9 @@ class BucketBatchSampler(BatchSampler):
     # -- what is in an epoch ----------------------------------------------------------------------------------------
 
     def steps(self, epoch: SupportsIndex | None = None) -> Steps:
-        """Returns what every rank trains in every step of `epoch`. Default: of the pass that is about to resume or was
-        advanced last; where its epoch was begun on other ranks, of the steps from the resume on."""
+        """Returns what every rank trains in every step of `epoch`. Default: in the steps of the pass that is about to
+        begin or under way, after a resume those of the rest: `zip(loader, sampler.steps().real_tokens.sum(1))`.
+        """
         batches, first = self._batches_shown(epoch)
         shape = (-1, self.world_size)
         return Steps(
@@ -285,15 +286,14 @@ class BucketBatchSampler(BatchSampler):
         ]
 
     def _batches_shown(self, epoch: SupportsIndex | None) -> tuple[Batches, int]:
-        """The batches of an epoch, and the first that these ranks can be dealt."""
-        at = _Position(self.epoch, 0, self._course)
+        """The batches of an epoch, and the first that is trained in it from now on."""
         if epoch is not None:
-            at = at._replace(epoch=_word("epoch", epoch))
-        elif self._pending is not None:
-            at = self._pending
-        elif self._last is not None and self._last._start is not None:
+            at = _Position(_word("epoch", epoch), 0, self._course)
+        elif self._last is not None and self._last._start is not None and not self._last._finished:
             at = self._last._start
-        return self._batches(at.epoch, at.course), 0 if at.course == self._course else at.position
+        else:
+            at = self._pending or _Position(self.epoch, 0, self._course)
+        return self._batches(at.epoch, at.course), at.position
 
     def _costs(self, batches: Batches) -> npt.NDArray[np.float64]:
         """[n_batches], float64: the cost model of `pack_epoch`, to compare batches by."""

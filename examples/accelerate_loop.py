@@ -1,0 +1,60 @@
+"""accelerate: a rank-aware sampler, so accelerate places the batches but does not deal them again.
+
+accelerate launch --num-processes 2 examples/accelerate_loop.py --stop-after 20
+accelerate launch --num-processes 2 examples/accelerate_loop.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from accelerate import Accelerator
+from accelerate.data_loader import prepare_data_loader, skip_first_batches
+from bucketshuffle.torch import BucketBatchSampler, check_loader
+from tiny import TOKEN_BUDGET, Model, dataset, optimizer_of, record
+from torch.utils.data import DataLoader
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--out", type=Path, default=Path("run"), help="where the checkpoint and the log go")
+parser.add_argument("--epochs", type=int, default=3)
+parser.add_argument("--stop-after", type=int, help="steps to train before stopping with a checkpoint")
+args = parser.parse_args()
+
+accelerator = Accelerator(cpu=True)
+data = dataset()
+sampler = BucketBatchSampler(data.lengths, seed=0, token_budget=TOKEN_BUDGET)
+loader = DataLoader(data, batch_sampler=sampler, collate_fn=data.collate)
+# In place of accelerator.prepare(loader): the sampler has dealt the batches to the ranks already.
+loader = prepare_data_loader(loader, accelerator.device, num_processes=1, process_index=0, put_on_device=True)
+check_loader(loader)
+
+model = Model()
+model, optimizer = accelerator.prepare(model, optimizer_of(model))
+checkpoint = args.out / "accelerate"
+n_steps = 0
+if checkpoint.exists():
+    accelerator.load_state(checkpoint)
+    n_steps = json.loads((checkpoint / "steps.json").read_text())
+
+first_epoch, batches_done = divmod(n_steps, len(loader))
+for epoch in range(first_epoch, args.epochs):
+    epoch_loader = skip_first_batches(loader, batches_done) if epoch == first_epoch else loader
+    epoch_loader.set_epoch(epoch)
+    for batch in epoch_loader:
+        n_tokens = int(sampler.steps(epoch).real_tokens[n_steps % len(loader)].sum())
+        accelerator.backward(model(**batch) * accelerator.num_processes / n_tokens)
+        optimizer.step()
+        optimizer.zero_grad()
+        record(args.out, accelerator.process_index, epoch, batch)
+        n_steps += 1
+        if n_steps == args.stop_after:
+            break
+    if n_steps == args.stop_after:
+        break
+
+accelerator.save_state(checkpoint)
+if accelerator.is_main_process:
+    (checkpoint / "steps.json").write_text(json.dumps(n_steps))
+accelerator.end_training()

@@ -1,0 +1,103 @@
+"""Every recipe of `examples/` runs as its first lines say: on two processes where ranks matter, stopped and resumed.
+
+Each example records the samples of every batch it trains. A run that was stopped and resumed must have trained what
+the uninterrupted run did, batch for batch; a run resumed on other ranks, every sample once.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+from processes import EXAMPLES, recorded, run_script, samples_by_epoch
+
+pytest.importorskip("torch")
+
+N_SAMPLES = 240
+STOP = 17  # In epoch 1 of every recipe that runs on two ranks, and no multiple of anything.
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def needs(*modules: str) -> pytest.MarkDecorator:
+    # Without importing them: the recipes run in processes of their own.
+    missing = [module for module in modules if importlib.util.find_spec(module) is None]
+    return pytest.mark.skipif(bool(missing), reason=f"{', '.join(missing)} not installed")
+
+
+def every_sample_in_every_epoch(out: Path, n_epochs: int) -> bool:
+    return samples_by_epoch(recorded(out)) == {epoch: list(range(N_SAMPLES)) for epoch in range(n_epochs)}
+
+
+def test_ddp_stops_and_resumes_on_as_many_ranks(tmp_path: Path) -> None:
+    script = EXAMPLES / "ddp.py"
+    run_script(script, "--out", tmp_path / "whole", n_processes=2)
+    run_script(script, "--out", tmp_path / "parts", "--stop-after", STOP, n_processes=2)
+    assert [len(batches) for batches in recorded(tmp_path / "parts")] == [STOP, STOP]
+    run_script(script, "--out", tmp_path / "parts", n_processes=2)
+    assert recorded(tmp_path / "parts") == recorded(tmp_path / "whole")
+    assert every_sample_in_every_epoch(tmp_path / "whole", 3)
+
+
+def test_ddp_resumes_on_other_ranks(tmp_path: Path) -> None:
+    run_script(EXAMPLES / "ddp.py", "--out", tmp_path, "--stop-after", STOP, n_processes=2)
+    run_script(EXAMPLES / "ddp.py", "--out", tmp_path, n_processes=3)
+    assert every_sample_in_every_epoch(tmp_path, 3)
+
+
+@needs("accelerate")
+def test_accelerate_loop(tmp_path: Path) -> None:
+    script = EXAMPLES / "accelerate_loop.py"
+    run_script(script, "--out", tmp_path / "whole", n_processes=2)
+    run_script(script, "--out", tmp_path / "parts", "--stop-after", STOP, n_processes=2)
+    run_script(script, "--out", tmp_path / "parts", n_processes=2)
+    assert recorded(tmp_path / "parts") == recorded(tmp_path / "whole")
+    assert every_sample_in_every_epoch(tmp_path / "whole", 3)
+
+
+@needs("accelerate", "transformers")
+@pytest.mark.contract(34, 35)
+@pytest.mark.parametrize("accumulation_steps", [1, 2])
+def test_hf_trainer_stops_in_epoch_1_and_resumes(tmp_path: Path, accumulation_steps: int) -> None:
+    script, options = EXAMPLES / "hf_trainer.py", ("--accumulation-steps", accumulation_steps)
+    run_script(script, "--out", tmp_path / "whole", *options, n_processes=2)
+    run_script(script, "--out", tmp_path / "parts", *options, "--stop-after", STOP // accumulation_steps, n_processes=2)
+    run_script(script, "--out", tmp_path / "parts", *options, "--resume", n_processes=2)
+    whole, parts = recorded(tmp_path / "whole"), recorded(tmp_path / "parts")
+    assert {epoch for epoch, _ in parts[0][: STOP // accumulation_steps * accumulation_steps]} == {0, 1}
+    assert parts == whole
+    assert every_sample_in_every_epoch(tmp_path / "whole", 3)
+    n_steps, max_steps = json.loads((tmp_path / "whole" / "state.json").read_text())
+    assert n_steps == max_steps == len(whole[0]) // accumulation_steps
+
+
+@needs("lightning", "torchdata")
+@pytest.mark.contract(37, 41)
+def test_lightning_module(tmp_path: Path) -> None:
+    script = EXAMPLES / "lightning_module.py"
+    run_script(script, "--out", tmp_path / "whole")
+    run_script(script, "--out", tmp_path / "parts", "--stop-after", STOP)
+    run_script(script, "--out", tmp_path / "parts", "--resume")
+    assert recorded(tmp_path / "parts") == recorded(tmp_path / "whole")
+    assert every_sample_in_every_epoch(tmp_path / "whole", 3)
+
+
+@needs("torchdata")
+@pytest.mark.parametrize("n_workers", [0, 2])
+def test_stateful_dataloader(tmp_path: Path, n_workers: int) -> None:
+    script, options = EXAMPLES / "stateful_dataloader.py", ("--workers", n_workers)
+    run_script(script, "--out", tmp_path / "whole", *options)
+    run_script(script, "--out", tmp_path / "parts", *options, "--stop-after", 27)
+    run_script(script, "--out", tmp_path / "parts", *options)
+    assert recorded(tmp_path / "parts") == recorded(tmp_path / "whole")
+    assert every_sample_in_every_epoch(tmp_path / "whole", 3)
+
+
+@needs("ray")
+@pytest.mark.contract(42)
+def test_ray_train(tmp_path: Path) -> None:
+    run_script(EXAMPLES / "ray_train.py", "--out", tmp_path, timeout_s=200)
+    assert len(recorded(tmp_path)) == 2
+    assert every_sample_in_every_epoch(tmp_path, 2)
