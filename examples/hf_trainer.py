@@ -67,3 +67,4 @@ trainer = BucketTrainer(Model(), arguments, train_dataset=dataset(), callbacks=[
 trainer.train(resume_from_checkpoint=args.resume)
 if trainer.is_world_process_zero():
     (args.out / "state.json").write_text(json.dumps([trainer.state.global_step, trainer.state.max_steps]))
+trainer.accelerator.end_training()

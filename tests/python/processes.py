@@ -18,7 +18,12 @@ def run_script(script: Path, *arguments: object, n_processes: int = 0, timeout_s
     command = [sys.executable]
     if n_processes:
         command += ["-m", "torch.distributed.run", f"--nproc-per-node={n_processes}", f"--master-port={free_port()}"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(EXAMPLES), "CUDA_VISIBLE_DEVICES": ""}
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": f"{EXAMPLES}{os.pathsep}{Path(__file__).parent}",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
     done = subprocess.run(
         [*command, str(script), *map(str, arguments)],
         env=environment,

@@ -1,0 +1,385 @@
+"""The sampler inside the wrappers of accelerate, transformers, Lightning, Fabric, Ray and DeepSpeed: lines 29 to 43.
+
+What needs ranks runs in two real processes (gloo); the runs that stop and resume are in test_examples.py.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processes import run_script
+from test_examples import needs
+
+torch = pytest.importorskip("torch")
+
+from bucketshuffle.torch import BucketBatchSampler, PadCollator, check_loader, check_ranks  # noqa: E402
+from test_sampler import Numbers, as_is, at_epoch, in_step_order, loader_of, make, ranks  # noqa: E402
+from torch.utils.data import DataLoader  # noqa: E402
+
+pytestmark = pytest.mark.timeout(300)
+line = pytest.mark.contract
+
+
+def refuses(loader: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        check_loader(loader)
+
+
+def to_tensor(samples: list[int]) -> Any:
+    return torch.tensor(samples)
+
+
+@pytest.fixture
+def accelerate(monkeypatch: pytest.MonkeyPatch) -> Any:
+    data_loader = pytest.importorskip("accelerate.data_loader")
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    pytest.importorskip("accelerate").PartialState(cpu=True)
+    return data_loader
+
+
+def batches_of(loader: Any) -> list[list[int]]:
+    return [batch.tolist() for batch in loader]
+
+
+def prepared(accelerate: Any, sampler: BucketBatchSampler, **shares: Any) -> Any:
+    loader: Any = DataLoader(Numbers(len(sampler.lengths)), batch_sampler=sampler, collate_fn=to_tensor)
+    return accelerate.prepare_data_loader(loader, torch.device("cpu"), **shares)
+
+
+# D. accelerate and transformers
+
+
+@line(29)
+def test_it_has_none_of_the_attributes_that_make_wrappers_cut_batches() -> None:
+    sampler = make()
+    list(sampler)
+    assert not [name for name in ("batch_size", "generator", "batch_sampler") if hasattr(sampler, name)]
+    assert not getattr(sampler, "drop_last", False)
+
+
+@line(30)
+def test_the_epoch_hook_of_wrappers_is_the_sampler(accelerate: Any) -> None:
+    sampler: Any = make()
+    assert sampler.sampler is sampler
+    loader = prepared(accelerate, sampler, num_processes=1, process_index=0)
+    loader.set_epoch(3)
+    assert sampler.epoch == 3
+    assert loader.get_sampler() is sampler
+
+
+@line(31)
+def test_accelerate_deals_out_an_undealt_sampler(accelerate: Any) -> None:
+    shares = [prepared(accelerate, make(window=2), num_processes=2, process_index=rank) for rank in range(2)]
+    epochs = []
+    for epoch in range(3):
+        per_rank = []
+        for loader in shares:
+            loader.set_epoch(epoch)
+            loader.batch_sampler.batch_sampler.set_epoch(epoch)
+            per_rank.append(batches_of(loader))
+            assert len(loader) == len(per_rank[-1])
+        epochs.append(in_step_order(per_rank))
+        assert epochs[-1] == at_epoch(make(window=2), epoch)
+    assert epochs[0] != epochs[1]
+
+
+@line(32)
+def test_accelerate_leaves_a_dealt_sampler_alone(accelerate: Any) -> None:
+    for rank, sampler in enumerate(ranks(2)):
+        loader = prepared(accelerate, sampler, num_processes=1, process_index=0, put_on_device=True)
+        for epoch in range(3):
+            whole = at_epoch(ranks(2)[rank], epoch)
+            loader.set_epoch(epoch)
+            assert batches_of(loader) == whole
+            tail = accelerate.skip_first_batches(loader, 3)
+            tail.set_epoch(epoch)
+            assert batches_of(tail) == whole[3:]
+
+
+@line(33)
+def test_check_loader_passes_what_is_dealt_once(accelerate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_loader(loader_of(make()))
+    check_loader(prepared(accelerate, make(), num_processes=1, process_index=0))
+    check_loader(accelerate.skip_first_batches(prepared(accelerate, make(), num_processes=1, process_index=0), 2))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    dealt = make(rank=1, world_size=2)
+    check_loader(loader_of(dealt))
+    check_loader(prepared(accelerate, dealt, num_processes=1, process_index=0))
+
+
+@line(33)
+def test_check_loader_finds_batches_that_are_dealt_twice(accelerate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    twice = prepared(accelerate, make(rank=0, world_size=2), num_processes=2, process_index=0)
+    refuses(
+        twice,
+        "loader deals the batches to 2 processes again, after the sampler has to 2 ranks; use prepare_data_loader(loader, "
+        "num_processes=1, process_index=0, put_on_device=True), or build the sampler with rank=0, world_size=1, window=2",
+    )
+
+
+@line(33)
+def test_check_loader_finds_batches_that_are_not_dealt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    refuses(
+        loader_of(make(rank=0, world_size=1)),
+        "loader deals the batches to 1 ranks, but 2 train; build the sampler after the process group, or pass rank and "
+        "world_size",
+    )
+
+
+@line(33)
+def test_check_loader_finds_a_number_of_batches_that_ranks_cannot_share(accelerate: Any) -> None:
+    refuses(
+        prepared(accelerate, make(window=3), num_processes=2, process_index=0),
+        "loader deals batches that were planned for windows of 3 to 2 processes; build the sampler with a window that is "
+        "a multiple of 2",
+    )
+
+
+@line(33)
+def test_check_loader_finds_an_epoch_that_does_not_arrive(accelerate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers, resumed: `SkipBatchSampler` around `BatchSamplerShard` hides the sampler from every hook."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    loader = prepared(accelerate, make(rank=0, world_size=1, window=2), num_processes=2, process_index=0)
+    resumed = accelerate.skip_first_batches(loader, 2)
+    resumed.set_epoch(1)
+    assert resumed.batch_sampler.batch_sampler.batch_sampler.epoch == 0, "what check_loader is there to find"
+    refuses(
+        resumed,
+        "set_epoch of loader does not reach the sampler (BucketBatchSampler in BatchSamplerShard in SkipBatchSampler); use "
+        "a rank-aware sampler with prepare_data_loader(loader, num_processes=1, process_index=0, put_on_device=True), or "
+        "call sampler.set_epoch yourself",
+    )
+
+
+@line(33)
+def test_check_loader_finds_a_dispatcher(accelerate: Any) -> None:
+    refuses(
+        prepared(accelerate, make(), num_processes=1, process_index=0, dispatch_batches=True, put_on_device=True),
+        "loader joins the batches of all ranks and cuts them anew (dispatch_batches), past the token budget; set "
+        "dispatch_batches=False",
+    )
+
+
+@line(33)
+def test_check_loader_names_what_it_finds_instead_of_a_sampler() -> None:
+    loader: Any = DataLoader(Numbers(60), batch_size=4)
+    refuses(
+        loader,
+        "loader has BatchSampler, not a BucketBatchSampler; pass one as DataLoader(..., batch_sampler=sampler)",
+    )
+    loader = DataLoader(Numbers(60), sampler=make(), batch_size=None)
+    refuses(
+        loader,
+        "loader has no batch sampler, not a BucketBatchSampler; pass one as DataLoader(..., batch_sampler=sampler)",
+    )
+
+
+@line(36)
+def test_skipping_by_iteration_takes_no_samples(accelerate: Any) -> None:
+    """A guard against planning or copying per batch; benches/python/bench_sampler.py has the time."""
+    sampler = BucketBatchSampler([1] * 60_000, token_budget=2)
+    next(iter(sampler))
+    start = time.perf_counter()
+    assert sum(1 for _ in accelerate.SkipBatchSampler(sampler, 29_990)) == 10
+    assert time.perf_counter() - start < 3
+
+
+# E. Lightning and Fabric
+
+LIGHTNING = """
+import warnings; warnings.simplefilter("ignore")
+import lightning, torch
+from lightning.fabric import Fabric
+from test_sampler import Numbers, at_epoch, in_step_order, make, ranks
+from torch.utils.data import DataLoader
+from bucketshuffle.torch import check_loader, check_ranks
+
+def to_tensor(samples):
+    return torch.tensor(samples)
+
+def loader_of(sampler):
+    return DataLoader(Numbers(60), batch_sampler=sampler, collate_fn=to_tensor)
+
+def gathered(batches):
+    everyone = [None, None]
+    torch.distributed.all_gather_object(everyone, batches)
+    return everyone
+
+class Module(lightning.LightningModule):
+    def __init__(self, hook=False):
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+        self.seen = {}
+        if hook:
+            self.train_dataloader = lambda: loader_of(make())
+    def training_step(self, batch, _):
+        self.seen.setdefault(self.current_epoch, []).append(batch.tolist())
+        return self.layer(batch[:, None].float()).mean()
+    def predict_step(self, batch, _):
+        return batch.tolist()
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=1e-6)
+
+def trainer_of(**options):
+    return lightning.Trainer(
+        accelerator="cpu", devices=2, strategy="ddp", max_epochs=3, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, **options,
+    )
+
+class InHook(Module):
+    def train_dataloader(self):
+        return loader_of(make())
+
+def trained(module):
+    assert sorted(module.seen) == [0, 1, 2]
+    for epoch, batches in module.seen.items():
+        expected = in_step_order([at_epoch(sampler, epoch) for sampler in ranks(2)])
+        assert in_step_order(gathered(batches)) == expected, epoch
+
+# 37: made in a hook, Lightning's default.
+module = InHook()
+trainer = trainer_of()
+trainer.fit(module)
+trained(module)
+check_loader(trainer.train_dataloader)
+rank = torch.distributed.get_rank()
+
+# 38: passed to fit.
+try:
+    trainer_of().fit(Module(), loader_of(make()))
+    raise SystemExit("not refused")
+except TypeError as error:
+    assert "can't inject a (distributed) sampler into your batch sampler" in str(error), error
+    print("refused by Lightning")
+module = Module()
+trainer_of(use_distributed_sampler=False).fit(module, loader_of(make()))
+trained(module)
+
+# 40: predict.
+class Predicts(Module):
+    def predict_dataloader(self):
+        return loader_of(make())
+predicted = trainer_of().predict(Predicts())
+assert predicted == at_epoch(ranks(2)[rank], 0)
+
+# 39: Fabric, both cases.
+fabric = Fabric(accelerator="cpu", devices=2, strategy="ddp")
+fabric.launch()
+loader = fabric.setup_dataloaders(loader_of(make()), use_distributed_sampler=False)
+check_loader(loader)
+for epoch in range(2):
+    batches = [batch.tolist() for batch in loader]
+    assert in_step_order(gathered(batches)) == in_step_order([at_epoch(s, epoch) for s in ranks(2)])
+try:
+    fabric.setup_dataloaders(loader_of(make()))
+    raise SystemExit("not refused")
+except TypeError as error:
+    assert "can't inject a (distributed) sampler into your batch sampler" in str(error), error
+    print("refused by Fabric")
+
+# 19: ranks that would train different plans.
+check_ranks(make())
+for changed, text in [
+    ({"seed": rank}, "the sampler of rank 1 is of another plan: seed = 1 (rank 0: 0); build it alike on every rank"),
+    ({"token_budget": 60 + rank}, "the sampler of rank 1 is of another plan: token_budget = 61 (rank 0: 60); build it "
+     "alike on every rank"),
+    ({"rank": 0, "world_size": 2}, "the samplers have ranks [0, 0]; leave rank out, or pass each process its own"),
+]:
+    try:
+        check_ranks(make(**changed))
+        raise SystemExit(f"not refused: {changed}")
+    except ValueError as error:
+        assert str(error) == text, error
+print("all done")
+torch.distributed.destroy_process_group()
+"""
+
+
+@needs("lightning")
+@line(19, 37, 38, 39, 40)
+def test_lightning_and_fabric_on_two_ranks(tmp_path: Path) -> None:
+    script = tmp_path / "with_lightning.py"
+    script.write_text(LIGHTNING)
+    printed = run_script(script, n_processes=2)
+    assert printed.count("refused by Lightning") == printed.count("refused by Fabric") == 2
+    assert printed.count("all done") == 2
+
+
+@line(19)
+def test_check_ranks_needs_no_process_group() -> None:
+    check_ranks(make())
+
+
+@needs("lightning")
+@line(40)
+def test_lightning_wraps_it_to_predict() -> None:
+    from lightning.pytorch.overrides.distributed import _IndexBatchSamplerWrapper
+
+    wrapper: Any = _IndexBatchSamplerWrapper(make())
+    assert list(wrapper) == wrapper.seen_batch_indices == list(make())
+    check_loader(DataLoader(Numbers(60), batch_sampler=wrapper, collate_fn=as_is))
+
+
+# F. Ray and DeepSpeed
+
+
+@line(42)
+def test_a_loader_that_was_rebuilt_without_its_batch_sampler_is_refused() -> None:
+    """Ray's `prepare_data_loader` passes `loader.batch_size`, None: single samples reach the collator."""
+    rows = [{"input_ids": [1, 2, 3]}] * 4
+    loader: Any = DataLoader(rows, batch_size=None, collate_fn=PadCollator())  # type: ignore[arg-type]
+    with pytest.raises((TypeError, ValueError), match="batch"):
+        next(iter(loader))
+    refuses(
+        loader,
+        "loader has no batch sampler, not a BucketBatchSampler; pass one as DataLoader(..., batch_sampler=sampler)",
+    )
+
+
+DEEPSPEED = """
+import deepspeed, torch
+import torch.distributed as dist
+from pathlib import Path
+from tiny import TOKEN_BUDGET, Model, dataset, record
+from torch.utils.data import DataLoader
+from bucketshuffle.torch import BucketBatchSampler, check_loader
+import sys
+
+deepspeed.init_distributed("gloo")
+data = dataset()
+sampler = BucketBatchSampler(data.lengths, seed=0, token_budget=TOKEN_BUDGET)
+loader = DataLoader(data, batch_sampler=sampler, collate_fn=data.collate)
+check_loader(loader)
+model = Model()
+# No training_data: DeepSpeed would build a loader with a fixed batch size of its own.
+engine, *_ = deepspeed.initialize(
+    model=model,
+    optimizer=torch.optim.SGD(model.parameters(), lr=1e-2),
+    config={"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1},
+)
+for epoch in range(2):
+    sampler.set_epoch(epoch)
+    for batch, n_tokens in zip(loader, sampler.steps().real_tokens.sum(1).tolist(), strict=True):
+        engine.backward(engine(**batch) * sampler.world_size / n_tokens)
+        engine.step()
+        record(Path(sys.argv[1]), sampler.rank, epoch, batch)
+dist.destroy_process_group()
+"""
+
+
+@needs("deepspeed")
+@line(43)
+def test_deepspeed_trains_from_a_loader_of_its_own(tmp_path: Path) -> None:
+    from processes import recorded, samples_by_epoch
+
+    script = tmp_path / "with_deepspeed.py"
+    script.write_text(DEEPSPEED)
+    run_script(script, tmp_path, n_processes=2)
+    assert samples_by_epoch(recorded(tmp_path)) == {epoch: list(range(240)) for epoch in range(2)}
