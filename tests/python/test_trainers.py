@@ -118,8 +118,9 @@ def test_check_loader_finds_batches_that_are_dealt_twice(accelerate: Any, monkey
     twice = prepared(accelerate, make(rank=0, world_size=2), num_processes=2, process_index=0)
     refuses(
         twice,
-        "loader deals the batches to 2 processes again, after the sampler has to 2 ranks; use prepare_data_loader(loader, "
-        "num_processes=1, process_index=0, put_on_device=True), or build the sampler with rank=0, world_size=1, window=2",
+        "loader deals the batches to 2 processes again, after the sampler has to 2 ranks; use "
+        "prepare_data_loader(loader, num_processes=1, process_index=0, put_on_device=True), or build the "
+        "sampler with rank=0, world_size=1, window=2",
     )
 
 
@@ -137,8 +138,8 @@ def test_check_loader_finds_batches_that_are_not_dealt(monkeypatch: pytest.Monke
 def test_check_loader_finds_a_number_of_batches_that_ranks_cannot_share(accelerate: Any) -> None:
     refuses(
         prepared(accelerate, make(window=3), num_processes=2, process_index=0),
-        "loader deals batches that were planned for windows of 3 to 2 processes; build the sampler with a window that is "
-        "a multiple of 2",
+        "loader deals batches that were planned for windows of 3 to 2 processes; build the sampler with a window "
+        "that is a multiple of 2",
     )
 
 
@@ -152,9 +153,9 @@ def test_check_loader_finds_an_epoch_that_does_not_arrive(accelerate: Any, monke
     assert resumed.batch_sampler.batch_sampler.batch_sampler.epoch == 0, "what check_loader is there to find"
     refuses(
         resumed,
-        "set_epoch of loader does not reach the sampler (BucketBatchSampler in BatchSamplerShard in SkipBatchSampler); use "
-        "a rank-aware sampler with prepare_data_loader(loader, num_processes=1, process_index=0, put_on_device=True), or "
-        "call sampler.set_epoch yourself",
+        "set_epoch of loader does not reach the sampler (BucketBatchSampler in BatchSamplerShard in SkipBatchSampler); "
+        "use a rank-aware sampler with prepare_data_loader(loader, num_processes=1, process_index=0, "
+        "put_on_device=True), or call sampler.set_epoch yourself",
     )
 
 
@@ -213,12 +214,10 @@ def gathered(batches):
     return everyone
 
 class Module(lightning.LightningModule):
-    def __init__(self, hook=False):
+    def __init__(self):
         super().__init__()
         self.layer = torch.nn.Linear(1, 1)
         self.seen = {}
-        if hook:
-            self.train_dataloader = lambda: loader_of(make())
     def training_step(self, batch, _):
         self.seen.setdefault(self.current_epoch, []).append(batch.tolist())
         return self.layer(batch[:, None].float()).mean()
