@@ -20,7 +20,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 pytest.importorskip("torch")
 
-from bucketshuffle.torch import BucketBatchSampler  # noqa: E402
+from bucketshuffle.torch import BucketBatchSampler
 
 # 60,000 batches and more of the 902,087 samples, so that batch 50,000 exists.
 OPTIONS: dict[str, Any] = {"token_budget": 24_576, "window": 64}
