@@ -18,6 +18,7 @@ def run_script(script: Path, *arguments: object, n_processes: int = 0, timeout_s
     command = [sys.executable]
     if n_processes:
         command += ["-m", "torch.distributed.run", f"--nproc-per-node={n_processes}", f"--master-port={free_port()}"]
+        command += [str(Path(__file__).parent / "run_then_exit.py")]
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": "1",
