@@ -174,9 +174,17 @@ impl OwnedLengths {
     ) -> PyResult<Self> {
         let array = array.readonly();
         let lengths = array.as_slice()?;
-        // The words together have a high bit set where any of them has.
-        match lengths.iter().fold(0, |bits, &length| bits | to_word(length)) {
-            0..=0xFFFF => Ok(Self::U16(lengths.iter().map(|&length| to_word(length) as u16).collect())),
+        // Most lengths fit 16 bits, so they are copied before it is known whether they do: together, the words have a high
+        // bit set where any of them has.
+        let mut all_bits = 0;
+        let narrowed = lengths.iter().map(|&length| {
+            let word = to_word(length);
+            all_bits |= word;
+            word as u16
+        });
+        let narrowed = narrowed.collect();
+        match all_bits {
+            0..=0xFFFF => Ok(Self::U16(narrowed)),
             0x1_0000..=0xFFFF_FFFF => Ok(Self::U32(lengths.iter().map(|&length| to_word(length) as u32).collect())),
             _ => match lengths.iter().position(|&length| signed && (to_word(length) as i64) < 0) {
                 Some(index) => Err(Error::NegativeLength { index, value: to_word(lengths[index]) as i64 }.into()),
