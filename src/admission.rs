@@ -9,25 +9,19 @@ pub(crate) const N_SHORT: usize = 1 << 16;
 pub(crate) trait Length: Copy + Into<u64> + Ord {
     /// The lowest 16 bits: the length itself where it is short. So no bound is checked in a table of all short ones.
     fn short(self) -> usize;
-    /// Tokens of all samples together.
-    fn sum(lengths: &[Self]) -> u128;
 }
 
 macro_rules! impl_length {
-    ($($integer:ty: $sum:ty),*) => {$(
+    ($($integer:ty),*) => {$(
         impl Length for $integer {
             #[inline]
             fn short(self) -> usize {
                 usize::from(self as u16)
             }
-            fn sum(lengths: &[Self]) -> u128 {
-                <$sum>::into(lengths.iter().map(|&length| <$sum>::from(length)).sum())
-            }
         }
     )*};
 }
-// No memory holds the 2^32 samples whose 32-bit lengths could overflow 64 bits, and such a sum is a vector instruction.
-impl_length!(u16: u64, u32: u64, u64: u128);
+impl_length!(u16, u32, u64);
 
 /// What to do with a length of zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -92,6 +86,18 @@ impl Census {
         };
         histogram.retain(|&(length, _)| self.admits(length));
         histogram
+    }
+
+    /// Tokens of all samples together.
+    pub(crate) fn tokens<L: Length>(&self, lengths: &[L]) -> u128 {
+        match &self.counts {
+            // 2^32 samples of 16 bits at most.
+            Some(counts) => {
+                let present = (0_u64..).zip(&counts[..=self.longest as usize]);
+                present.map(|(length, &n_samples)| length * u64::from(n_samples)).sum::<u64>().into()
+            }
+            None => lengths.iter().map(|&length| u128::from(length.into())).sum(),
+        }
     }
 
     /// The shortest and the longest of the admitted samples; `None` where there is none.

@@ -139,6 +139,8 @@ struct Classes {
     /// The class of every short length; `None` where some are not short.
     table: Option<Box<[Class; N_SHORT]>>,
     index_bits: u32,
+    /// Tokens of all samples.
+    tokens: u128,
 }
 
 impl Classes {
@@ -149,7 +151,8 @@ impl Classes {
         let spans: Vec<_> = buckets.chain([(0, 0), (longest_admissible, longest)]).collect();
         let index_bits = bits(lengths.len().saturating_sub(1) as u64);
         let sizes = vec![0; spans.len()];
-        let mut classes = Self { edges, longest_admissible, spans, sizes, table: None, index_bits };
+        let tokens = census.tokens(lengths);
+        let mut classes = Self { edges, longest_admissible, spans, sizes, table: None, index_bits, tokens };
         if let Some(counts) = &census.counts {
             let (n_buckets, mut table) = (classes.n_buckets(), zeros());
             table[0] = n_buckets as Class;
@@ -227,7 +230,7 @@ impl Classes {
             starts: std::iter::once(0).chain(ends[..n_buckets].iter().copied()).collect(),
             boundaries: self.edges.clone(),
             dropped: records[left_out.clone()].iter().map(|record| record.index(self.index_bits)).collect(),
-            real_tokens: L::sum(lengths),
+            real_tokens: self.tokens,
             dropped_tokens: 0,
             index_bits: self.index_bits,
             longest_admissible: self.longest_admissible,

