@@ -1,6 +1,7 @@
 """Writes order-v1.txt from the oracle: `python tests/golden/make.py`.
 
-Only for a new order version, under a new name. One block a plan: `key value ...` a line, blocks divided by blank lines. Read by tests/golden.rs and tests/python/test_golden.py.
+Only for a new order version, under a new name. One block a plan: `key value ...` a line, blocks divided by blank lines.
+Read by tests/golden.rs and tests/python/test_golden.py.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Every message about an option, whole, as Python users see it. Those about lengths: test_lengths.py and tests/errors.rs."""
+"""Every message about an option, whole, as Python users see it; about lengths: test_lengths.py and tests/errors.rs."""
 
 import re
 from pathlib import Path
@@ -39,8 +39,8 @@ VALUES = [
     (
         "boundaries",
         [8],
-        "boundaries has 1 edges, outside [2, 32768]; pass the lower edge of the first bucket and the upper edge of each, "
-        "such as [0, 512, 1024]",
+        "boundaries has 1 edges, outside [2, 32768]; pass the lower edge of the first bucket and the upper edge of "
+        "each, such as [0, 512, 1024]",
     ),
     ("boundaries", "six", 'boundaries = "six" is not an allowed value; choose "auto"'),
     ("padding_target", -0.1, f"padding_target = -0.1 is outside [0, inf]; {IN_RANGE}"),

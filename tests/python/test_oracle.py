@@ -76,11 +76,11 @@ def test_large_inputs_give_the_plan_of_the_oracle(
 
 
 # Both sides of every place where the number of draws from one word changes, and the ends of the loop after a switch.
-@pytest.mark.parametrize(
-    "n",
-    [0, 1, 2, 3, 6, 7, 8, 12, 13, 14, 511, 512, 513, 518, 2_047, 2_048, 2_049, 16_383, 16_384, 16_385]
-    + [2**19 + 1, 2**20, 2**20 + 1, 2**20 + 13],  # above 2^20 in parts
-)
+# Above 2^20 items are dealt into parts first.
+SIZES = [0, 1, 2, 3, 6, 7, 8, 12, 13, 14, 511, 512, 513, 518, 2_047, 2_048, 2_049, 16_383, 16_384, 16_385]
+
+
+@pytest.mark.parametrize("n", [*SIZES, 2**19 + 1, 2**20, 2**20 + 1, 2**20 + 13])
 def test_one_bucket_of_any_size_is_shuffled_like_the_oracle(n: int) -> None:
     items = list(range(n))
     oracle.shuffle(items, oracle.stream(3, 1, oracle.SHUFFLE, 0))
