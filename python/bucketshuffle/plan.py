@@ -268,7 +268,8 @@ class EpochPlan:
         """Writes the plan to `path` as an `.npz` file."""
         scalars = {"seed": self.seed, "epoch": self.epoch, "order_version": self.order_version, "totals": self.totals}
         with open(path, "wb") as file:
-            np.savez(file, allow_pickle=False, scalars=np.array(json.dumps(scalars)), **self._arrays())
+            arrays: dict[str, Any] = {"scalars": np.array(json.dumps(scalars)), **self._arrays()}
+            np.savez(file, **arrays)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> EpochPlan:
