@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import zipfile
 
 import numpy as np
 
@@ -26,6 +27,9 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.epochs < 2:
         parser.error(f"--epochs = {given.epochs} is below its minimum = 2; freshness compares two epochs")
+    for name, value in (("--window", given.window), ("--world-size", given.world_size)):
+        if value < 1:
+            parser.error(f"{name} = {value} is below its minimum = 1; choose 1 or more")
     try:
         if given.lengths is None:
             name, lengths = "dflash902k", dflash902k()
@@ -43,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
             overlong=given.overlong,
             empty=given.empty,
         )
-    except (OSError, KeyError, TypeError, ValueError) as error:
+    except (OSError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
         print(f"bucketshuffle: {error}", file=sys.stderr)
         return 2
     print(f"{name}: {len(lengths):,} samples, {given.epochs} epochs, token budget {given.token_budget:,}\n")

@@ -112,8 +112,11 @@ def lengths_of(
 
 def _numbers(lengths: object) -> npt.NDArray[Any]:
     """The array behind `lengths`, of any dtype."""
+    if isinstance(lengths, np.ma.MaskedArray) and np.ma.is_masked(lengths):
+        first = np.flatnonzero(np.ma.getmaskarray(lengths).ravel())[0]
+        raise ValueError(f"lengths[{first}] is missing; drop the sample or give its length")
     if isinstance(lengths, np.ndarray):
-        return lengths
+        return np.asarray(lengths)
     if isinstance(lengths, (str, bytes)) or lengths is None:
         raise TypeError(f"lengths is a {type(lengths).__name__}, not an array of integers; pass one length per sample")
     if hasattr(lengths, "null_count") and hasattr(lengths, "type"):

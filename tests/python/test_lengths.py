@@ -328,3 +328,9 @@ def test_importing_the_package_imports_numpy_and_nothing_heavier():
         "in sys.modules)"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[] True\n"
+
+
+def test_a_masked_length_is_missing() -> None:
+    with pytest.raises(ValueError, match=r"^lengths\[1\] is missing; drop the sample or give its length$"):
+        as_lengths(np.ma.array([5, 99_999, 7], mask=[False, True, False]))
+    assert as_lengths(np.ma.array([5, 7])).tolist() == [5, 7]
