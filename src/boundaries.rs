@@ -7,7 +7,7 @@
 //! keeps the property.
 use crate::cost::CostModel;
 
-/// More distinct lengths than this are merged into cells of neighbours, whose relative width stays below 1 / 1024.
+/// More distinct lengths than this are merged into cells of neighbours, whose relative width stays below 1 / 512.
 const MAX_CELLS: usize = 1 << 14;
 
 /// More optimal buckets than this are not looked for: the search takes `O(K V log V)` time and `K V` words of memory.

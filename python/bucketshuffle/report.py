@@ -211,7 +211,7 @@ def to_table(rows: list[Row], window: int, world_size: int) -> str:
             f"{row.padding_ratio:.4f}",
             f"{row.n_batches:,.0f}",
             f"{row.n_shapes:,.0f}",
-            f"{row.mix:.4f}",
+            f"{row.mix:.4f}" if row.n_batches >= window else "-",
             f"{row.mates_met_again:.2%}",
             f"{row.neighbour_correlation:+.3f}",
             str(row.longest_run or "-"),
