@@ -651,7 +651,11 @@ def test_the_rest_of_an_epoch_is_dealt_to_other_ranks(saved_on: int, loaded_on: 
         if step == 0:
             n_needed = len(samplers[0]) * loaded_on  # Nothing was trained: the epoch is planned for the ranks of today.
         if n_needed > len(remaining):
-            with pytest.raises(ValueError, match=r"^the rest of the epoch has .* samples, fewer than the"):
+            message = (
+                f"the rest of the epoch has {len(remaining)} samples, fewer than the {n_needed} batches that world_size "
+                f"* accumulation_steps = {samplers[0].window} needs; resume on fewer ranks, or begin the next epoch"
+            )
+            with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
                 samplers[0].load_state_dict(state)
             continue
         for sampler in samplers:
@@ -793,6 +797,65 @@ def test_the_worst_windows_come_first_and_each_window_is_as_it_was() -> None:
         assert heavy == set(range(len(heavy)))
         costs = [len(batch) * SMALL[batch].max() for batch in batches]
         assert led.heaviest()[0].step == int(np.argmax(costs))
+
+
+@pytest.mark.parametrize("align_ranks", [False, True])
+def test_loss_tokens_are_even_over_the_windows_and_nothing_else_changes(align_ranks: bool) -> None:
+    lengths = uneven_lengths(4000, longest=400)
+    loss_tokens = np.random.default_rng(0).integers(0, lengths + 1)
+    shape: dict[str, Any] = {"token_budget": 600, "rank": 0, "world_size": 2, "accumulation_steps": 8}
+    shape |= {"boundaries": "auto", "align_ranks": align_ranks}
+    plain, even = make(lengths, **shape), make(lengths, **shape, loss_tokens=loss_tokens)
+    for epoch in range(3):
+        sums = []
+        for sampler in (plain, even):
+            batches = sampler._batches(epoch, sampler._course)
+            sums.append(batches.sums(loss_tokens).reshape(-1, 16).sum(1))
+        # 16 independent batches: the deviation of a sum is 4 times a batch's; the exchange leaves a fraction of that.
+        assert np.std(sums[1]) < np.std(sums[0]) / (2 if align_ranks else 4)
+        before, after = plain.steps(epoch), even.steps(epoch)
+        one, other = plain._batches(epoch, plain._course), even._batches(epoch, even._course)
+        pairs = [[tuple(part) for part in np.split(b.indices, b.offsets[1:-1])] for b in (one, other)]
+        assert sorted(pairs[0]) == sorted(pairs[1])
+        assert pairs[0] != pairs[1]
+        # A place keeps its stratum: the k-th longest step of a window stays in the range of all k-th longest.
+        strata = [
+            np.sort(s.padded_lengths.max(1).reshape(-1, 8), axis=1)
+            if align_ranks
+            else np.sort(s.padded_lengths.reshape(-1, 16), axis=1)
+            for s in (before, after)
+        ]
+        assert np.array_equal(np.sort(strata[0], axis=0), np.sort(strata[1], axis=0))
+        if align_ranks:
+            steps = [sorted(map(tuple, np.sort(s.padded_lengths, axis=1).tolist())) for s in (before, after)]
+            assert steps[0] == steps[1]
+
+
+def test_loss_tokens_leave_windows_of_one_batch_alone() -> None:
+    assert list(make(loss_tokens=SMALL // 2)) == list(make())
+
+
+@pytest.mark.parametrize("worst_first", [False, True])
+def test_a_run_with_loss_tokens_resumes_on_any_number_of_ranks(worst_first: bool) -> None:
+    loss_tokens = np.random.default_rng(0).integers(0, SMALL + 1)
+    options: dict[str, Any] = {"loss_tokens": loss_tokens, "window": 12, "worst_first": worst_first}
+    whole = in_step_order([at_epoch(sampler, 1) for sampler in ranks(2, **options)])
+    assert every_sample(whole) == list(range(60))
+    for done, world_size in product(range(len(whole) // 2 - 3), (1, 2, 3, 4)):
+        before = ranks(2, **options)
+        for sampler in before:
+            sampler.set_epoch(1)
+            list(islice(sampler, done))
+        after = ranks(world_size, **options)
+        for sampler in after:
+            sampler.load_state_dict(before[0].state_dict())
+        rest = in_step_order([list(sampler) for sampler in after])
+        assert every_sample(whole[: 2 * done] + rest) == list(range(60))
+    other = make(**{**options, "loss_tokens": loss_tokens // 2})
+    with pytest.raises(
+        ValueError, match=r"^state is of another plan: loss_tokens = '\w{16}' \(saved with '\w{16}'\); "
+    ):
+        other.load_state_dict(make(**options).state_dict())
 
 
 def test_heaviest_names_a_batch_of_a_rank() -> None:

@@ -1,4 +1,4 @@
-"""The batches of one epoch as the ranks train them: planned, led by the worst, dealt out anew when ranks change."""
+"""The batches of one epoch as the ranks train them: planned, evened, led by the worst, dealt anew when ranks change."""
 
 from __future__ import annotations
 
@@ -80,7 +80,34 @@ class Batches:
         batches is a multiple of `window`."""
         first = dict.fromkeys(b // window for b in batches)
         leading = np.concatenate([np.arange(w * window, (w + 1) * window) for w in first])
-        order = np.concatenate([leading, np.delete(np.arange(len(self)), leading)])
+        return self._reordered(np.concatenate([leading, np.delete(np.arange(len(self)), leading)]))
+
+    def evened(self, weights: npt.NDArray[np.int64], costs: npt.NDArray[np.float64], course: Course) -> Batches:
+        """Returns the same batches with the sums of `weights`, [n_batches], over the windows as even as the strata
+        allow: steps of similar length change windows, so each window draws from the whole range of lengths as before.
+        The number of batches is a multiple of `course.window`.
+
+        The stratum whose weights differ most stays where it is, in random order. In each of the others, by falling
+        difference, the window with the least so far gets the step with the most. A step is `course.align_ranks`
+        neighbours, which stay together.
+        """
+        n_strata = course.window // course.align_ranks
+        batch_of = np.arange(len(self)).reshape(-1, course.align_ranks)  # [n_steps, align_ranks]
+        step_weights = weights[batch_of].sum(1)
+        sorted_steps = np.lexsort((costs[batch_of].max(1), self.padded_lengths[batch_of].max(1)))
+        by_window = sorted_steps[np.argsort(sorted_steps // n_strata, kind="stable")]
+        strata = by_window.reshape(-1, n_strata).T  # [n_strata, n_windows]: the step of each window
+        first, *others = strata[np.argsort(-np.ptp(step_weights[strata], axis=1), kind="stable")]
+        sums = step_weights[first]
+        order = np.arange(len(batch_of))
+        for stratum in others:
+            least_first = np.argsort(sums, kind="stable")
+            most_first = stratum[np.argsort(-step_weights[stratum], kind="stable")]
+            order[stratum[least_first]] = most_first
+            sums[least_first] += step_weights[most_first]
+        return self._reordered(batch_of[order].ravel())
+
+    def _reordered(self, order: npt.NDArray[np.int64]) -> Batches:
         sizes = self.sizes[order]
         offsets = np.concatenate([[0], np.cumsum(sizes)])
         moved = np.repeat(self.offsets[order] - offsets[:-1], sizes)

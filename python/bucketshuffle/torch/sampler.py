@@ -91,7 +91,9 @@ class BucketBatchSampler(BatchSampler):
             per rank are even without it, as every batch fills the budget.
         worst_first: whether the windows with the costliest batch, the longest rows and the most samples come first, so
             that an out-of-memory error shows at once; see `heaviest`.
-        loss_tokens: [n_samples], supervised tokens per sample, reported by `steps`.
+        loss_tokens: [n_samples], supervised tokens per sample, reported by `steps`. Batches of similar length change
+            windows until every window has about as many, so that an optimizer update weighs like the next; a window of
+            one batch leaves nothing to even out.
         min_loss_tokens: samples with fewer supervised tokens are left out, and reported in `dropped`.
         sampler: a `DistributedSampler`, as Lightning puts here: rank and world size are taken from it. Where they are
             given as well, they must agree.
@@ -328,6 +330,8 @@ class BucketBatchSampler(BatchSampler):
     def _batches(self, epoch: int, course: Course) -> Batches:
         if self._batches_cache is None or self._batches_cache[0] != (epoch, course):
             batches = Batches.of(self._planner(course).plan(self.seed, epoch), self._admitted)
+            if self.loss_tokens is not None:
+                batches = batches.evened(batches.sums(self.loss_tokens), self._costs(batches), course)
             if self.worst_first:
                 batches = batches.led_by(batches.heaviest(self._costs(batches)), course.window)
             for position, multiple in course.deals:
@@ -341,7 +345,7 @@ class BucketBatchSampler(BatchSampler):
         """What must be equal for a state to mean the same batches; each entry is short."""
         identity: dict[str, Any] = {"seed": self.seed, "order_version": ORDER_VERSION, "worst_first": self.worst_first}
         identity |= {"n_samples": len(self.lengths), "lengths": _digest(self.lengths)}
-        if self.loss_tokens is not None and self.min_loss_tokens:
+        if self.loss_tokens is not None:
             identity |= {"loss_tokens": _digest(self.loss_tokens), "min_loss_tokens": self.min_loss_tokens}
         for name, value in self.options.items():
             edges = not isinstance(value, str) and hasattr(value, "__len__")
