@@ -352,6 +352,11 @@ def test_options_outside_their_choices_are_refused(options, error, message):
         PadCollator(**options)
 
 
+def test_the_collator_of_training_takes_samples_without_labels():
+    collate = PadCollator({"labels": -100}, dtype={"labels": torch.int64})
+    assert set(collate(items(ROWS))) == {"input_ids", "attention_mask"}
+
+
 def test_options_that_name_no_field_are_refused():
     with refused(ValueError, 'fill names "input_id", which is not a per-token key; the samples have "input_ids"'):
         PadCollator({"input_id": 3})(items(ROWS))

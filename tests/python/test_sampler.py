@@ -652,8 +652,8 @@ def test_the_rest_of_an_epoch_is_dealt_to_other_ranks(saved_on: int, loaded_on: 
             n_needed = len(samplers[0]) * loaded_on  # Nothing was trained: the epoch is planned for the ranks of today.
         if n_needed > len(remaining):
             message = (
-                f"the rest of the epoch has {len(remaining)} samples, fewer than the {n_needed} batches that world_size "
-                f"* accumulation_steps = {samplers[0].window} needs; resume on fewer ranks, or begin the next epoch"
+                f"the rest of the epoch has {len(remaining)} samples, fewer than the {n_needed} batches that "
+                f"world_size * accumulation_steps = {samplers[0].window} needs; resume on fewer ranks, or begin the next epoch"
             )
             with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
                 samplers[0].load_state_dict(state)
@@ -829,6 +829,38 @@ def test_loss_tokens_are_even_over_the_windows_and_nothing_else_changes(align_ra
         if align_ranks:
             steps = [sorted(map(tuple, np.sort(s.padded_lengths, axis=1).tolist())) for s in (before, after)]
             assert steps[0] == steps[1]
+
+
+@pytest.mark.parametrize(("window", "align_ranks"), [(1, 1), (4, 1), (6, 2), (8, 4)])
+def test_loss_tokens_are_evened_as_the_order_contract_says(window: int, align_ranks: int) -> None:
+    """docs/ORDER.md, step 7, in slow and obvious Python."""
+    loss_tokens = np.random.default_rng(0).integers(0, SMALL + 1)
+    options: dict[str, Any] = {"window": window, "world_size": align_ranks, "align_ranks": True}
+    planned = in_step_order([list(make(rank=rank, **options)) for rank in range(align_ranks)])
+    steps = [planned[i : i + align_ranks] for i in range(0, len(planned), align_ranks)]
+    n_strata, n_windows = window // align_ranks, len(planned) // window
+
+    def loss(step: Batches) -> int:
+        return int(loss_tokens[every_sample(step)].sum())
+
+    def by_length(place: int) -> tuple[int, int, int]:
+        longest = [int(SMALL[batch].max()) for batch in steps[place]]
+        return max(longest), max(len(b) * n for b, n in zip(steps[place], longest, strict=True)), place
+
+    table = [sorted(range(t * n_strata, (t + 1) * n_strata), key=by_length) for t in range(n_windows)]
+    columns = [[row[a] for row in table] for a in range(n_strata)]
+    spread = [max(loss(steps[p]) for p in column) - min(loss(steps[p]) for p in column) for column in columns]
+    first, *others = sorted(range(n_strata), key=lambda a: -spread[a])
+    sums = [loss(steps[place]) for place in columns[first]]
+    evened = list(steps)
+    for a in others:
+        least_first = sorted(range(n_windows), key=lambda t: sums[t])
+        most_first = sorted(columns[a], key=lambda place: -loss(steps[place]))
+        for t, place in zip(least_first, most_first, strict=True):
+            evened[columns[a][t]] = steps[place]
+            sums[t] += loss(steps[place])
+    samplers = [make(rank=rank, loss_tokens=loss_tokens, **options) for rank in range(align_ranks)]
+    assert in_step_order([list(sampler) for sampler in samplers]) == list(chain(*evened))
 
 
 def test_loss_tokens_leave_windows_of_one_batch_alone() -> None:

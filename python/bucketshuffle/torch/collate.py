@@ -37,7 +37,8 @@ class PadCollator:
     carry themselves, such as their own `attention_mask`, is padded like any other field (with 0) and never overwritten.
 
     Args:
-        fill: the value of padding per key. Default: -100 for `labels`, 0 for every other key.
+        fill: the value of padding per key. Default: -100 for `labels`, 0 for every other key. A key that the samples
+            lack is refused here and in `dtype`, except `labels`, which prediction has none of.
         dtype: the dtype of a key's tensor. Integers and bools take int64 or int32 (checked, never wrapped); every dtype
             takes itself.
         side: where the padding goes, the same for all keys.
@@ -150,7 +151,8 @@ class PadCollator:
         to be made.
         """
         for option, named in (("fill", self.fill), ("dtype", self.dtype)):
-            unknown = [name for name in named if name not in flat]
+            # Data without labels, as in prediction, goes through the collator of training.
+            unknown = [name for name in named if name not in flat and name != "labels"]
             if unknown:
                 keys = ", ".join(f'"{name}"' for name in flat)
                 raise ValueError(
