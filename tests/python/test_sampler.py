@@ -653,7 +653,8 @@ def test_the_rest_of_an_epoch_is_dealt_to_other_ranks(saved_on: int, loaded_on: 
         if n_needed > len(remaining):
             message = (
                 f"the rest of the epoch has {len(remaining)} samples, fewer than the {n_needed} batches that "
-                f"world_size * accumulation_steps = {samplers[0].window} needs; resume on fewer ranks, or begin the next epoch"
+                f"world_size * accumulation_steps = {samplers[0].window} needs; resume on fewer ranks, or begin the "
+                "next epoch"
             )
             with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
                 samplers[0].load_state_dict(state)
