@@ -28,6 +28,8 @@ struct Cell {
     /// The longest length that occurs in it, tokens.
     top: u64,
     n_samples: u64,
+    /// Padded tokens of its samples where every length is a bucket of its own.
+    least: u128,
 }
 
 /// Returns the ascending edges of the optimal buckets, from 0 to the longest length. `histogram` holds ascending
@@ -53,12 +55,14 @@ fn cells(histogram: &[(u64, u64)], model: &CostModel) -> Vec<Cell> {
             let padded = model.padded_length(length);
             let bits = drop_bits(padded);
             let key = Some((padded >> bits, bits));
+            let least = u128::from(n_samples) * u128::from(padded);
             match cells.last_mut() {
                 Some(cell) if last_key == key => {
                     cell.top = length;
                     cell.n_samples += n_samples;
+                    cell.least += least;
                 }
-                _ => cells.push(Cell { top: length, n_samples }),
+                _ => cells.push(Cell { top: length, n_samples, least }),
             }
             last_key = key;
         }
@@ -80,7 +84,7 @@ struct Search {
     weights: Vec<u64>,
     /// `last_start[j]`: a bucket that ends before cell `j` may start at cells `0..=last_start[j]`; `None`: at none.
     last_start: Vec<Option<usize>>,
-    /// Padded tokens where every cell is a bucket of its own.
+    /// Padded tokens where every length is a bucket of its own.
     least: u64,
 }
 
@@ -90,14 +94,15 @@ impl Search {
         let longest = cells.last().map_or(0, |cell| model.padded_length(cell.top));
         // Keeps every sum below 2^63; it is 0 unless the data set has more than 2^63 padded tokens.
         let shift = (u128::BITS - (u128::from(n_samples) * u128::from(longest)).leading_zeros()).saturating_sub(63);
-        let mut search = Self { n_below: vec![0], weights: vec![0], last_start: vec![None], least: 0 };
+        let least = cells.iter().map(|cell| cell.least).sum::<u128>() >> shift;
+        let least = u64::try_from(least).expect("it is at most n_samples * longest, shifted below 2^63");
+        let mut search = Self { n_below: vec![0], weights: vec![0], last_start: vec![None], least };
         let mut start = 0;
         for (j, cell) in cells.iter().enumerate() {
             let weight = model.padded_length(cell.top) >> shift;
             let n_below = search.n_below[j] + cell.n_samples;
             search.n_below.push(n_below);
             search.weights.push(weight);
-            search.least += cell.n_samples * weight;
             // The floor falls as the top grows, and the samples below grow: the last start never moves down.
             let floor = min_batches.saturating_mul(model.cap(cell.top) as u64).max(1);
             while start < j && n_below - search.n_below[start + 1] >= floor {

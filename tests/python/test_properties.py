@@ -676,3 +676,16 @@ def test_windows_of_64_mix_at_least_twice_as_well_as_a_random_shuffle(dflash902k
     stratified = window_mix(pack_epoch(dflash902k, 1, window=64), dflash902k, 64)
     shuffled = window_mix(pack_epoch(dflash902k, 1, strategy="random"), dflash902k, 64)
     assert stratified <= shuffled / 2
+
+
+@pytest.mark.parametrize("target", [0.003, 0.01, 0.03])
+def test_auto_reaches_its_target_above_16_384_distinct_lengths(target: float) -> None:
+    """Merging them into cells must not count as padding that cannot be helped."""
+    lengths = np.arange(1, 50_001)
+    planner = Planner(lengths, token_budget=50_000, padding_target=target, min_batches_per_bucket=1)
+    tops = planner.boundaries[np.searchsorted(planner.boundaries, lengths)]
+    assert tops.sum() <= (1 + target) * lengths.sum()
+    # One bucket fewer misses it, wherever its edges are.
+    n_buckets = len(planner.boundaries) - 1
+    fewer = Planner(lengths, token_budget=50_000, boundaries=n_buckets - 1).boundaries
+    assert fewer[np.searchsorted(fewer, lengths)].sum() > (1 + target) * lengths.sum()
