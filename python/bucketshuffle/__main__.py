@@ -20,6 +20,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--epochs", type=int, default=6, help="epochs to plan under each strategy, 2 or more")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--token-budget", type=int, default=131_072, help="what a batch may cost, padded tokens")
+    parser.add_argument(
+        "--min-batches-per-bucket", type=int, default=8, help="fewer pads less and meets more mates again"
+    )
     parser.add_argument("--window", type=int, default=64, help="batches between two optimizer updates, over all ranks")
     parser.add_argument("--world-size", type=int, default=8, help="ranks that share a step")
     parser.add_argument("--overlong", choices=["error", "drop", "keep"], default="error")
@@ -44,6 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
             window=given.window,
             world_size=given.world_size,
             token_budget=given.token_budget,
+            min_batches_per_bucket=given.min_batches_per_bucket,
             overlong=given.overlong,
             empty=given.empty,
         )

@@ -117,14 +117,14 @@ def _numbers(lengths: object) -> npt.NDArray[Any]:
         raise ValueError(f"lengths[{first}] is missing; drop the sample or give its length")
     if isinstance(lengths, np.ndarray):
         return np.asarray(lengths)
-    if isinstance(lengths, (str, bytes)) or lengths is None:
+    if isinstance(lengths, (str, bytes, bytearray)) or lengths is None:
         raise TypeError(f"lengths is a {type(lengths).__name__}, not an array of integers; pass one length per sample")
     if hasattr(lengths, "null_count") and hasattr(lengths, "type"):
         return _arrow_numbers(lengths)
     if _is_hugging_face_column(lengths):
         return _from_hugging_face(lengths.source, lengths.column_name, False)  # type: ignore[attr-defined]
     if hasattr(lengths, "isna") and hasattr(lengths, "to_numpy"):
-        missing = np.flatnonzero(lengths.isna().to_numpy())
+        missing = np.flatnonzero(np.asarray(lengths.isna()))
         if missing.size:
             raise ValueError(f"lengths[{missing[0]}] is missing; drop the sample or give its length")
         return np.asarray(lengths.to_numpy())
@@ -132,6 +132,8 @@ def _numbers(lengths: object) -> npt.NDArray[Any]:
         # Without the items' type NumPy would read a buffer of characters as text.
         return np.frombuffer(lengths, dtype=lengths.typecode) if len(lengths) else np.empty(0, lengths.typecode)
     if hasattr(lengths, "detach") and hasattr(lengths, "cpu"):
+        if str(getattr(lengths, "dtype", None)) == "torch.bfloat16":  # NumPy has none.
+            raise TypeError(f"lengths has dtype torch.bfloat16, not an integer dtype; {_way_out('f')}")
         return np.asarray(lengths.detach().cpu())
     if isinstance(lengths, (list, tuple, range)):
         return _from_list(lengths)
@@ -164,7 +166,7 @@ def _from_objects(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """
     items = values.ravel().tolist()
     for position, value in enumerate(items):
-        if value is None or value != value:
+        if value is None or (isinstance(value, float) and value != value):
             raise ValueError(f"lengths[{position}] is missing; drop the sample or give its length")
         if not isinstance(value, (int, np.integer)) or isinstance(value, bool):
             kind = type(value).__name__

@@ -222,6 +222,8 @@ class EpochPlan:
 
     def __getitem__(self, batch: SupportsIndex) -> npt.NDArray[np.int64]:
         """Returns the sample indices of one batch, [B], int64, a view."""
+        if isinstance(batch, slice):
+            raise TypeError(f"batch = {batch} is not an integer; for several batches slice list(plan)")
         b = range(len(self))[batch]
         return self.indices[self.offsets[b] : self.offsets[b + 1]]
 
@@ -283,8 +285,13 @@ class EpochPlan:
             with np.load(path, allow_pickle=False) as file:
                 fields = {name: file[name] for name in file.files if name in names}
                 fields |= json.loads(str(file["scalars"]))
-            return cls(**fields)
-        except (KeyError, TypeError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            plan = cls(**fields)
+            if (plan.offsets[0], plan.offsets[-1]) != (0, len(plan.indices)):
+                raise ValueError("offsets do not cover the indices")
+            if not len(plan) == len(plan.padded_lengths) == len(plan.buckets):
+                raise ValueError("the arrays disagree about the number of batches")
+            return plan
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError, EOFError, zipfile.BadZipFile) as error:
             raise ValueError(
                 f"path = {os.fspath(path)!r} holds no plan; pass a file that EpochPlan.save wrote"
             ) from error

@@ -147,16 +147,18 @@ def compare(
         n_epochs: how many epochs of each to plan, 2 or more.
         window: batches between two optimizer updates, over all ranks.
         world_size: ranks that share a step, for the cost of the slowest.
-        options: further options of `pack_epoch` for all four, such as `token_budget`.
+        options: further options of `pack_epoch` for all four, such as `token_budget`; `padding_target` and
+            `min_batches_per_bucket` for ours, the only one that looks for boundaries.
     """
     lengths = as_lengths(lengths)
     # The write-up's last edge suits its data; longer samples get a seventh bucket.
     edges = [*DFLASH_BOUNDARIES, *([int(lengths.max())] if lengths.max(initial=0) > DFLASH_BOUNDARIES[-1] else [])]
+    search: Any = {name: options.pop(name) for name in ("padding_target", "min_batches_per_bucket") if name in options}
     strategies: dict[str, PlanOptions] = {
         "sorted": {"strategy": "sorted"},
         "random": {"strategy": "random"},
         "six buckets": {"boundaries": edges},
-        "bucketshuffle": {"window": window},
+        "bucketshuffle": {"window": window, **search},
     }
     rows: list[Row] = []
     for name, strategy in strategies.items():

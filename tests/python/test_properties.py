@@ -624,7 +624,7 @@ def test_plans_made_at_the_same_time_by_several_threads_are_right() -> None:
 
 
 def test_importing_the_package_imports_numpy_and_nothing_heavier() -> None:
-    heavy = ("torch", "pandas", "pyarrow", "scipy", "matplotlib", "numba", "transformers", "datasets")
+    heavy = ("torch", "pandas", "pyarrow", "scipy", "matplotlib", "numba", "transformers", "datasets", "tqdm")
     code = f"import sys, bucketshuffle; print([name for name in {heavy!r} if name in sys.modules])"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"

@@ -111,3 +111,13 @@ def test_command_line_prints_the_table(tmp_path, capsys) -> None:  # type: ignor
         'bucketshuffle: lengths[1] = 0 is below the shortest length = 1; remove the sample, or set empty="drop" '
         "(1 of 2 samples are empty)\n"
     )
+
+
+def test_small_data_sets_pad_less_with_fewer_batches_a_bucket(tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
+    np.save(tmp_path / "lengths.npy", np.arange(1, 2001))
+    ratios = []
+    for floor in ("8", "1"):
+        assert main([str(tmp_path / "lengths.npy"), "--epochs", "2", "--min-batches-per-bucket", floor]) == 0
+        row = next(row for row in capsys.readouterr().out.splitlines() if row.startswith("bucketshuffle"))
+        ratios.append(float(row.split()[1]))
+    assert ratios[1] < ratios[0]
