@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bucketshuffle.lengths import as_lengths
-from bucketshuffle.plan import DFLASH_BOUNDARIES, EpochPlan, Planner, PlanOptions
+from bucketshuffle.plan import DFLASH_BOUNDARIES, EpochPlan, Planner
 
 SORTED_KTOK_PER_S = 32.0
 """Measured throughput of sorted batches in the DFlash write-up, thousand real tokens per second."""
@@ -153,8 +153,8 @@ def compare(
     lengths = as_lengths(lengths)
     # The write-up's last edge suits its data; longer samples get a seventh bucket.
     edges = [*DFLASH_BOUNDARIES, *([int(lengths.max())] if lengths.max(initial=0) > DFLASH_BOUNDARIES[-1] else [])]
-    search: Any = {name: options.pop(name) for name in ("padding_target", "min_batches_per_bucket") if name in options}
-    strategies: dict[str, PlanOptions] = {
+    search = {name: options.pop(name) for name in ("padding_target", "min_batches_per_bucket") if name in options}
+    strategies: dict[str, dict[str, Any]] = {
         "sorted": {"strategy": "sorted"},
         "random": {"strategy": "random"},
         "six buckets": {"boundaries": edges},

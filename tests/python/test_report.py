@@ -118,6 +118,6 @@ def test_small_data_sets_pad_less_with_fewer_batches_a_bucket(tmp_path, capsys) 
     ratios = []
     for floor in ("8", "1"):
         assert main([str(tmp_path / "lengths.npy"), "--epochs", "2", "--min-batches-per-bucket", floor]) == 0
-        row = next(row for row in capsys.readouterr().out.splitlines() if row.startswith("bucketshuffle"))
-        ratios.append(float(row.split()[1]))
+        row = next(row for row in capsys.readouterr().out.splitlines() if row.startswith("| bucketshuffle"))
+        ratios.append(float(row.split("|")[2]))
     assert ratios[1] < ratios[0]
