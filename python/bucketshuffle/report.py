@@ -153,7 +153,9 @@ def compare(
     lengths = as_lengths(lengths)
     # The write-up's last edge suits its data; longer samples get a seventh bucket.
     edges = [*DFLASH_BOUNDARIES, *([int(lengths.max())] if lengths.max(initial=0) > DFLASH_BOUNDARIES[-1] else [])]
-    search = {name: options.pop(name) for name in ("padding_target", "min_batches_per_bucket") if name in options}
+    search: dict[str, Any] = {
+        name: options.pop(name) for name in ("padding_target", "min_batches_per_bucket") if name in options
+    }
     strategies: dict[str, dict[str, Any]] = {
         "sorted": {"strategy": "sorted"},
         "random": {"strategy": "random"},
