@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bucketshuffle import Planner
 from hypothesis import settings
 
 LENGTHS = Path(__file__).parent / "lengths"
@@ -28,6 +29,15 @@ def real_lengths(real_set: str) -> np.ndarray:
     """lengths [n_samples], uint16 or uint32: one real data set in its own order."""
     with np.load(LENGTHS / f"{real_set}.npz") as archive:
         return archive["lengths"]
+
+
+@pytest.fixture
+def n_plans(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The epochs planned so far."""
+    planned: list[int] = []
+    plan = Planner.plan
+    monkeypatch.setattr(Planner, "plan", lambda self, seed, epoch: planned.append(epoch) or plan(self, seed, epoch))
+    return planned
 
 
 def uneven_lengths(n: int, seed: int = 0, longest: int = 8_191) -> np.ndarray:
