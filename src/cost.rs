@@ -34,6 +34,12 @@ impl CostModel {
         self.per_sample.saturating_add(padded).saturating_add(attention)
     }
 
+    /// Cost of a batch of `n_samples` whose longest has `longest` tokens; see [`CostModel::sample_cost`].
+    #[must_use]
+    pub fn batch_cost(&self, n_samples: usize, longest: u64) -> u128 {
+        n_samples as u128 * u128::from(self.sample_cost(longest))
+    }
+
     /// How many samples of `longest` tokens the budget holds; 0 for an over-long sample. `longest >= 1`.
     #[must_use]
     pub fn budget_cap(&self, longest: u64) -> u64 {

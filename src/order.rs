@@ -21,7 +21,7 @@ pub(crate) fn order(
     if window > 1 {
         sorted.sort_by_cached_key(|&i| {
             let Batch { n_samples, longest, .. } = batches[i];
-            (model.padded_length(longest), n_samples as u128 * u128::from(model.sample_cost(longest)))
+            (model.padded_length(longest), model.batch_cost(n_samples, longest))
         });
     }
     // What does not fill a step comes last; it is taken from the shortest batches.

@@ -147,6 +147,8 @@ pub struct EpochPlan {
     pub offsets: Vec<i64>,
     /// `[n_batches]`, tokens of a row of the padded batch.
     pub padded_lengths: Vec<i64>,
+    /// `[n_batches]`, cost of each batch under the cost model, tokens; at most 2^63 - 1.
+    pub costs: Vec<i64>,
     /// `[n_batches]`, the bucket of each batch; -1: an over-long sample, kept.
     pub buckets: Vec<i32>,
     /// `[n_buckets + 1]`, edges: bucket `i` holds `boundaries[i] < length <= boundaries[i + 1]`.
@@ -254,6 +256,18 @@ impl Planner {
         &self.layout.dropped
     }
 
+    /// Tokens of a row of a batch whose longest sample has `longest` tokens.
+    #[must_use]
+    pub fn padded_length(&self, longest: u64) -> u64 {
+        self.options.cost.padded_length(longest)
+    }
+
+    /// Cost of a batch of `n_samples` whose longest has `longest` tokens.
+    #[must_use]
+    pub fn batch_cost(&self, n_samples: usize, longest: u64) -> u128 {
+        self.options.cost.batch_cost(n_samples, longest)
+    }
+
     /// The most batches that greedy packing can need in any epoch; `constant`: rounded up to a multiple of the window,
     /// which is the number of batches of every epoch under `constant_count`.
     #[must_use]
@@ -299,6 +313,7 @@ impl Planner {
             indices: Vec::new(),
             offsets: Vec::with_capacity(batches.len() + 1),
             padded_lengths: Vec::with_capacity(batches.len()),
+            costs: Vec::with_capacity(batches.len()),
             buckets: Vec::with_capacity(batches.len()),
             boundaries: self.layout.boundaries.iter().map(|&edge| edge as i64).collect(),
             dropped: self.layout.dropped.iter().map(|&index| index as i64).collect(),
@@ -325,7 +340,9 @@ impl Planner {
             plan.padded_lengths.push(cost.padded_length(longest) as i64);
             plan.buckets.push(bucket);
             plan.totals.padded_tokens += n_samples as u128 * u128::from(cost.padded_length(longest));
-            plan.totals.cost += n_samples as u128 * u128::from(cost.sample_cost(longest));
+            let batch_cost = cost.batch_cost(n_samples, longest);
+            plan.costs.push(i64::try_from(batch_cost).unwrap_or(i64::MAX));
+            plan.totals.cost += batch_cost;
         }
         plan
     }

@@ -75,6 +75,26 @@ impl PyPlanner {
         plan_into_numpy(py, self.0.n_samples(), |indices| self.0.plan_to(indices, seed, epoch))
     }
 
+    /// `[n_batches]`, tokens of a row of batches whose longest samples have `longest` tokens.
+    fn padded_length<'py>(&self, longest: &Bound<'py, PyArray1<i64>>) -> Bound<'py, PyArray1<i64>> {
+        let longest_of = longest.readonly();
+        let padded =
+            longest_of.as_array().into_iter().map(|&tokens| saturate(self.0.padded_length(tokens as u64).into()));
+        padded.collect::<Vec<_>>().into_pyarray(longest.py())
+    }
+
+    /// `[n_batches]`, cost of batches of `n_samples` whose longest samples have `longest` tokens.
+    fn batch_cost<'py>(
+        &self,
+        n_samples: &Bound<'py, PyArray1<i64>>,
+        longest: &Bound<'py, PyArray1<i64>>,
+    ) -> Bound<'py, PyArray1<i64>> {
+        let (n_samples, longest_of) = (n_samples.readonly(), longest.readonly());
+        let batches = n_samples.as_array().into_iter().zip(longest_of.as_array());
+        let costs = batches.map(|(&n, &tokens)| saturate(self.0.batch_cost(n as usize, tokens as u64)));
+        costs.collect::<Vec<_>>().into_pyarray(longest.py())
+    }
+
     fn n_batches(&self, constant: bool) -> usize {
         self.0.n_batches(constant)
     }
@@ -88,6 +108,10 @@ impl PyPlanner {
     fn dropped<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
         self.0.dropped().iter().map(|&index| index as i64).collect::<Vec<_>>().into_pyarray(py)
     }
+}
+
+fn saturate(tokens: u128) -> i64 {
+    i64::try_from(tokens).unwrap_or(i64::MAX)
 }
 
 /// Runs `plan` detached on a new array of indices, which nothing else refers to yet. NumPy allocates it, since it asks
@@ -123,6 +147,7 @@ fn to_dict<'py>(py: Python<'py>, indices: Bound<'py, PyArray1<i64>>, plan: Epoch
     fields.set_item("indices", indices)?;
     fields.set_item("offsets", plan.offsets.into_pyarray(py))?;
     fields.set_item("padded_lengths", plan.padded_lengths.into_pyarray(py))?;
+    fields.set_item("costs", plan.costs.into_pyarray(py))?;
     fields.set_item("buckets", plan.buckets.into_pyarray(py))?;
     fields.set_item("boundaries", plan.boundaries.into_pyarray(py))?;
     fields.set_item("dropped", plan.dropped.into_pyarray(py))?;

@@ -135,6 +135,17 @@ class Planner:
         """[n_dropped], int64: the samples left out under `overlong="drop"` or `empty="drop"`, ascending."""
         return self._core.dropped
 
+    def padded_length(self, longest: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int64]:
+        """Returns [n_batches], int64: tokens of a row of batches whose longest samples have `longest` tokens."""
+        return self._core.padded_length(np.asarray(longest, np.int64))
+
+    def batch_cost(
+        self, n_samples: npt.NDArray[np.integer[Any]], longest: npt.NDArray[np.integer[Any]]
+    ) -> npt.NDArray[np.int64]:
+        """Returns [n_batches], int64: the cost of batches of `n_samples`, [n_batches], whose longest samples have
+        `longest` tokens, [n_batches]; at most 2^63 - 1. For batches that a plan does not hold, such as parts of one."""
+        return self._core.batch_cost(np.asarray(n_samples, np.int64), np.asarray(longest, np.int64))
+
     def n_batches(self, constant: bool = True) -> int:
         """Returns the most batches that any epoch can need; `constant`: rounded up to a multiple of `window`, which is
         the number of batches of every epoch under `constant_count=True`."""
@@ -193,6 +204,8 @@ class EpochPlan:
     """[n_batches + 1], int64: positions in `indices`."""
     padded_lengths: npt.NDArray[np.int64]
     """[n_batches], int64: tokens of a row of the padded batch."""
+    costs: npt.NDArray[np.int64]
+    """[n_batches], int64: cost of the batch under the cost model, tokens; at most 2^63 - 1."""
     buckets: npt.NDArray[np.int32]
     """[n_batches], int32: the bucket of each batch; -1: an over-long sample, kept by itself."""
     boundaries: npt.NDArray[np.int64]
@@ -288,7 +301,7 @@ class EpochPlan:
             plan = cls(**fields)
             if (plan.offsets[0], plan.offsets[-1]) != (0, len(plan.indices)):
                 raise ValueError("offsets do not cover the indices")
-            if not len(plan) == len(plan.padded_lengths) == len(plan.buckets):
+            if not len(plan) == len(plan.padded_lengths) == len(plan.costs) == len(plan.buckets):
                 raise ValueError("the arrays disagree about the number of batches")
             return plan
         except (AttributeError, IndexError, KeyError, TypeError, ValueError, EOFError, zipfile.BadZipFile) as error:

@@ -31,9 +31,11 @@ def assert_promises_kept(plan: EpochPlan, lengths: Sequence[int], **options: Any
     assert all(batches), "an empty batch"
     assert [i for batch in batches for i in batch] == plan.indices.tolist()
 
-    for batch, padded_length, bucket in zip(batches, plan.padded_lengths.tolist(), plan.buckets.tolist(), strict=True):
+    columns = (plan.padded_lengths.tolist(), plan.costs.tolist(), plan.buckets.tolist())
+    for batch, padded_length, batch_cost, bucket in zip(batches, *columns, strict=True):
         longest = max(lengths[i] for i in batch)
         assert padded_length == cost.padded(longest)
+        assert batch_cost == min(len(batch) * cost.sample(longest), 2**63 - 1)
         if bucket == -1:
             assert len(batch) == 1
             assert cost.overlong(longest)
