@@ -153,7 +153,7 @@ class BucketBatchSampler(BatchSampler):
         self.options = options
         self._reset_caches()
         # Every mistake in lengths or options shows here, not in the first epoch.
-        if self._planner(self._course).n_batches(constant=True) == 0:
+        if self._planner(self._course).n_batches() == 0:
             raise ValueError(
                 f"lengths has {len(self.lengths)} samples, all left out by overlong, empty or min_loss_tokens; raise "
                 "token_budget, or lower min_loss_tokens"
@@ -175,7 +175,7 @@ class BucketBatchSampler(BatchSampler):
 
     def __len__(self) -> int:
         """Returns the batches of this rank in a whole epoch: the same on every rank and in every epoch."""
-        return self._planner(self._course).n_batches(constant=True) // self.world_size
+        return self._planner(self._course).n_batches() // self.world_size
 
     @property
     def sampler(self) -> BucketBatchSampler:  # type: ignore[override]
@@ -325,7 +325,7 @@ class BucketBatchSampler(BatchSampler):
 
     def _n_batches(self, course: Course) -> int:
         """Batches of all ranks in an epoch that takes this course."""
-        return course.n_batches(self._planner(course).n_batches(constant=True))
+        return course.n_batches(self._planner(course).n_batches())
 
     def _batches(self, epoch: int, course: Course) -> Batches:
         if self._batches_cache is None or self._batches_cache[0] != (epoch, course):
@@ -398,7 +398,7 @@ class BucketBatchSampler(BatchSampler):
             _at_least("state['align_ranks']", state["align_ranks"], 1),
             tuple((_at_least("state['deals']", at, 0), _at_least("state['deals']", n, 1)) for at, n in state["deals"]),
         )
-        n_planned = self._planner(course).n_batches(constant=True)
+        n_planned = self._planner(course).n_batches()
         if position > course.n_batches(n_planned):
             raise ValueError(
                 f"state['position'] = {position} exceeds the {course.n_batches(n_planned)} batches of the epoch; pass "
