@@ -39,11 +39,11 @@ impl Boundaries {
     pub(crate) fn validate(&self) -> Result<()> {
         match self {
             Self::RepeatWeight(share) | Self::PaddingTarget(share) => {
-                // The largest float keeps every price finite.
-                if (0.0..=f64::MAX).contains(share) {
-                    return Ok(());
+                if *share >= 0.0 {
+                    Ok(())
+                } else {
+                    Err(Error::out_of_range(self.option(), share, 0, "inf"))
                 }
-                Err(Error::out_of_range(self.option(), share, 0, "inf"))
             }
             Self::Optimal(n_buckets) => {
                 check_range("boundaries", Some(*n_buckets as u64), 1, boundaries::MAX_OPTIMAL_BUCKETS as u64)

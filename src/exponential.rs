@@ -8,6 +8,9 @@ const BITS: u32 = 12;
 /// 2^-28, rounded to nearest.
 static QUANTILES: [u32; 1 << BITS] = quantiles();
 
+/// The largest deviate.
+pub(crate) const LARGEST_DEVIATE: u32 = quantiles()[(1 << BITS) - 1];
+
 /// An exponential deviate of mean 1 in units of 2^-28, from the lowest 12 bits of `random`.
 #[inline]
 pub(crate) fn deviate(random: u16) -> u32 {

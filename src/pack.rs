@@ -92,29 +92,33 @@ pub(crate) fn longest<R: Copy + Ord>(samples: &[R]) -> Option<R> {
 pub(crate) struct Packed {
     pub batches: Vec<Batch>,
     pub closed: Closed,
+    /// Batches added by splitting.
+    pub n_splits: u64,
 }
 
 impl std::ops::AddAssign for Packed {
     fn add_assign(&mut self, other: Self) {
         self.batches.extend(other.batches);
         self.closed += other.closed;
+        self.n_splits += other.n_splits;
     }
 }
 
 /// Splits batches until there are `n_batches`: in every round a random choice of those with two samples or more, each
 /// into halves, so that no length is favoured. Ends early where every batch is down to one sample. `longest` tells the
-/// longest of the samples at some positions, which are all of one bucket.
+/// longest of the samples at some positions, which are all of one bucket. Returns how many batches it has added.
 pub(crate) fn split(
     batches: &mut Vec<Batch>,
     n_batches: usize,
     streams: Streams,
     longest: impl Fn(Range<usize>, i32) -> u64,
-) {
+) -> u64 {
+    let n_packed = batches.len();
     for round in 0.. {
         let missing = n_batches.saturating_sub(batches.len());
         let mut chosen: Vec<usize> = (0..batches.len()).filter(|&i| batches[i].n_samples >= 2).collect();
         if missing == 0 || chosen.is_empty() {
-            return;
+            break;
         }
         rng::shuffle(&mut chosen, &mut streams.open(Stage::Split, round));
         chosen.truncate(missing);
@@ -141,4 +145,5 @@ pub(crate) fn split(
             .flatten()
             .collect();
     }
+    (batches.len() - n_packed) as u64
 }

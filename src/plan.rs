@@ -217,20 +217,19 @@ impl Planner {
 
     /// Like `plan`, but for the indices, which go to the caller's memory: `[n_samples]`.
     pub(crate) fn plan_to(&self, indices: &mut [i64], seed: u64, epoch: u64) -> EpochPlan {
-        let n_batches = self.options.constant_count.then(|| self.n_batches());
         let streams = Streams::of(seed, epoch);
         with_samples!(&self.samples, (records, buckets) => {
-            let (records, packed) = self.draw(streams, n_batches, |streams, attempt| {
+            let (records, packed) = self.draw(streams, |streams| {
                 let mut records = records.clone();
-                let packed = self.pack_buckets(&mut records, buckets, streams, attempt);
+                let packed = self.pack_buckets(&mut records, buckets, streams);
                 (records, packed)
             });
             self.finish_buckets(&records, buckets, packed, indices, streams)
         }, samples => {
-            let (positions, packed) =
-                self.draw(streams, n_batches, |streams, attempt| self.pack_sorted(samples, streams, attempt));
-            let longest_of = |range: Range<usize>, _| longest(&positions[range]).map_or(0, |it| samples.length(it));
-            self.finish(&positions, packed, indices, streams, |position| samples.index(position), longest_of)
+            let (mut positions, mut packed) = self.draw(streams, |streams| self.pack_sorted(samples, streams));
+            self.even_out(&mut packed, streams, |range, _| longest(&positions[range]).map_or(0, |it| samples.length(it)));
+            samples.to_indices(&mut positions);
+            self.write(&positions, Position::get, packed, indices, streams)
         })
     }
 
@@ -245,7 +244,7 @@ impl Planner {
         let streams = Streams::of(seed, epoch);
         with_records!(records, records => {
             let mut records = records;
-            let packed = self.pack_buckets(&mut records, &buckets, streams, 0);
+            let packed = self.pack_buckets(&mut records, &buckets, streams);
             self.finish_buckets(&records, &buckets, packed, indices, streams)
         })
     }
@@ -303,38 +302,34 @@ impl Planner {
     fn pilot(&self, number: u64) -> Vec<Batch> {
         let streams = Streams::of_pilot(number);
         let packed = with_samples!(&self.samples, (records, buckets) => {
-            self.pack_buckets(&mut records.clone(), buckets, streams, 0)
-        }, samples => self.pack_sorted(samples, streams, 0).1);
+            self.pack_buckets(&mut records.clone(), buckets, streams)
+        }, samples => self.pack_sorted(samples, streams).1);
         packed.batches
     }
 
-    /// Draws the epoch until it needs no more than `n_batches`. This ends: the last attempt is in order of length, and
-    /// no order needs fewer batches than that.
-    fn draw<T>(
-        &self,
-        streams: Streams,
-        n_batches: Option<usize>,
-        pack: impl Fn(Streams, u64) -> (T, Packed),
-    ) -> (T, Packed) {
+    /// Draws the epoch until it needs no more batches than the constant count. This ends: the last attempt is in order of
+    /// length, and no order needs fewer batches than that.
+    fn draw<T>(&self, streams: Streams, pack: impl Fn(Streams) -> (T, Packed)) -> (T, Packed) {
+        let most = if self.options.constant_count { self.n_batches() } else { usize::MAX };
         for attempt in 0..N_ATTEMPTS {
-            let drawn = pack(Streams { attempt, ..streams }, attempt);
-            if n_batches.is_none_or(|n_batches| drawn.1.batches.len() <= n_batches) {
+            let drawn = pack(Streams { attempt, ..streams });
+            if drawn.1.batches.len() <= most {
                 return drawn;
             }
         }
-        pack(Streams { attempt: N_ATTEMPTS, ..streams }, N_ATTEMPTS)
+        pack(Streams { attempt: N_ATTEMPTS, ..streams })
     }
 
     /// Shuffles the samples in order of length and packs them.
-    fn pack_sorted<P: Position>(&self, samples: &ByLength<P>, streams: Streams, attempt: u64) -> (Vec<P>, Packed) {
+    fn pack_sorted<P: Position>(&self, samples: &ByLength<P>, streams: Streams) -> (Vec<P>, Packed) {
         let n_threads = threads::n_threads(self.options.threads, samples.n_samples());
-        let positions = samples.shuffled(streams, N_ATTEMPTS - attempt, n_threads);
+        let positions = samples.shuffled(streams, N_ATTEMPTS - streams.attempt, n_threads);
         let packed = pack_through(samples, &positions, &self.model);
         (positions, packed)
     }
 
     /// Shuffles and packs the records bucket by bucket.
-    fn pack_buckets<R: Record>(&self, records: &mut [R], buckets: &Buckets, streams: Streams, attempt: u64) -> Packed {
+    fn pack_buckets<R: Record>(&self, records: &mut [R], buckets: &Buckets, streams: Streams) -> Packed {
         let end_of_buckets = buckets.starts[buckets.len()];
         let (mut in_buckets, kept) = records.split_at_mut(end_of_buckets);
         let mut tasks = Vec::with_capacity(buckets.len());
@@ -349,7 +344,7 @@ impl Planner {
         let mut of_buckets = threads::for_each(tasks, n_threads, |(i, bucket): (usize, &mut [R])| {
             let codec = buckets.codec(i as i32);
             rng::shuffle(bucket, &mut streams.open(Stage::Shuffle, i as u64));
-            if attempt == N_ATTEMPTS {
+            if streams.attempt == N_ATTEMPTS {
                 bucket.sort_by_key(|&record| codec.length(record));
             }
             let at = (i as i32, buckets.starts[i], buckets.top(i));
@@ -369,31 +364,33 @@ impl Planner {
         &self,
         records: &[R],
         buckets: &Buckets,
-        packed: Packed,
+        mut packed: Packed,
         indices: &mut [i64],
         streams: Streams,
     ) -> EpochPlan {
-        let longest_of = |range: Range<usize>, bucket| {
+        self.even_out(&mut packed, streams, |range, bucket| {
             longest(&records[range]).map_or(0, |record| buckets.codec(bucket).length(record))
-        };
-        self.finish(records, packed, indices, streams, |record| record.index(buckets.index_bits), longest_of)
+        });
+        self.write(records, |record| record.index(buckets.index_bits), packed, indices, streams)
     }
 
-    /// Evens the number of batches out, orders them, and writes them down.
-    fn finish<R: Copy>(
+    /// Splits batches up to the constant count.
+    fn even_out(&self, packed: &mut Packed, streams: Streams, longest_of: impl Fn(Range<usize>, i32) -> u64) {
+        if self.options.constant_count {
+            packed.n_splits = split(&mut packed.batches, self.n_batches(), streams, longest_of);
+        }
+    }
+
+    /// Orders the batches and writes them down.
+    fn write<R: Copy>(
         &self,
         samples: &[R],
-        Packed { mut batches, closed }: Packed,
+        index: impl Fn(R) -> usize,
+        Packed { batches, closed, n_splits }: Packed,
         indices: &mut [i64],
         streams: Streams,
-        index: impl Fn(R) -> usize,
-        longest_of: impl Fn(Range<usize>, i32) -> u64,
     ) -> EpochPlan {
-        let (model, &Options { window, align_ranks, constant_count, .. }) = (&self.model, &self.options);
-        let n_packed = batches.len();
-        if constant_count {
-            split(&mut batches, self.n_batches(), streams, longest_of);
-        }
+        let (model, &Options { window, align_ranks, .. }) = (&self.model, &self.options);
         let mut plan = EpochPlan {
             indices: Vec::new(),
             offsets: Vec::with_capacity(batches.len() + 1),
@@ -407,7 +404,7 @@ impl Planner {
                 budget_tokens: batches.len() as u128 * u128::from(model.token_budget),
                 dropped_tokens: self.dropped_tokens,
                 closed,
-                n_splits: (batches.len() - n_packed) as u64,
+                n_splits,
                 ..Totals::default()
             },
         };
@@ -450,7 +447,7 @@ fn alone(lengths: impl Iterator<Item = u64>, start: usize) -> Packed {
     let batches: Vec<Batch> =
         (start..).zip(lengths).map(|(start, longest)| Batch { start, n_samples: 1, longest, bucket: -1 }).collect();
     let by_budget = batches.len() as u64;
-    Packed { batches, closed: Closed { by_budget, ..Closed::default() } }
+    Packed { batches, closed: Closed { by_budget, ..Closed::default() }, n_splits: 0 }
 }
 
 /// The samples in order of length, with soft buckets where the options ask for some, and the edges of these.
@@ -470,9 +467,10 @@ fn sorted<L: Length, P: Position>(
         _ => Boundaries::DEFAULT_REPEAT_WEIGHT,
     };
     let ends = soft::partition(&classes, model, repeat_weight);
-    samples.set_spreads(&classes, &soft::spreads(&classes, &ends));
+    let means = soft::means(&classes, &ends);
+    samples.set_spreads(&classes, &means);
     if let Boundaries::PaddingTarget(target) = options.boundaries {
-        meet_padding_target(&mut samples, &classes, model, target, options.threads);
+        meet_padding_target(&mut samples, &classes, &means, model, target, options.threads);
     }
     let tops = ends.iter().map(|&end| classes[end - 1].top);
     let edges = if ends.is_empty() { vec![0, 0] } else { std::iter::once(0).chain(tops).collect() };
@@ -483,31 +481,37 @@ fn sorted<L: Length, P: Position>(
 fn meet_padding_target<P: Position>(
     samples: &mut ByLength<P>,
     classes: &[Class],
+    means: &[u64],
     model: &CostModel,
     target: f64,
     threads: Option<usize>,
 ) {
-    const N_ROUNDS: u32 = 4;
+    const N_ROUNDS: u32 = 3;
     const ONE: u128 = 1 << 10;
     let n_threads = threads::n_threads(threads, samples.n_samples());
     let padded = |samples: &ByLength<P>, noise: u64| -> u128 {
         let pilots = (0..N_PILOTS).map(|number| samples.shuffled(Streams::of_pilot(number), noise, n_threads));
-        pilots
-            .flat_map(|positions| pack_through(samples, &positions, model).batches)
+        let batches = pilots.flat_map(|positions| pack_through(samples, &positions, model).batches);
+        // Kept over-long samples pad the same in any order.
+        batches
+            .filter(|batch| batch.bucket >= 0)
             .map(|batch| batch.n_samples as u128 * u128::from(model.padded_length(batch.longest)))
             .sum()
     };
     let least = padded(samples, 0);
     let wanted = (target * least as f64) as u128;
-    let unscaled: Vec<u64> = samples.spreads.iter().map(|spread| spread.spread).collect();
     let mut scale = if wanted == 0 { 0 } else { ONE };
-    for _ in 0..N_ROUNDS {
-        let scaled = unscaled.iter().map(|&spread| (u128::from(spread) * scale / ONE).min(1 << 62) as u64);
+    let scale_by = |samples: &mut ByLength<P>, scale: u128| {
+        let scaled = means.iter().map(|&mean| (u128::from(mean) * scale / ONE).min(1 << 62) as u64);
         samples.set_spreads(classes, &scaled.collect::<Vec<_>>());
+    };
+    for _ in 0..N_ROUNDS {
+        scale_by(samples, scale);
         let excess = padded(samples, N_ATTEMPTS).saturating_sub(least).max(1);
         // The excess grows about as the scale does.
         scale = (scale.saturating_mul(wanted) / excess).clamp(scale / 8, scale * 8).min(ONE << 20);
     }
+    scale_by(samples, scale);
 }
 
 /// Plans one epoch: `Planner::new(lengths, options)?.into_plan(seed, epoch)`.

@@ -103,9 +103,9 @@ fn partition_point(low: usize, high: usize, holds: impl Fn(usize) -> bool) -> us
 
 /// `[n_classes]`: mean of the exponential deviate of each class, half its width, in units of 2^-16 tokens. The width of a
 /// bucket, its longest minus its shortest padded length, stands at its middle; between middles it is interpolated.
-pub(crate) fn spreads(classes: &[Class], ends: &[usize]) -> Vec<u64> {
+pub(crate) fn means(classes: &[Class], ends: &[usize]) -> Vec<u64> {
     const MAX: u64 = 1 << 62;
-    // Of each bucket, twice its middle and the spread there.
+    // Of each bucket, twice its middle and the mean there.
     let starts = std::iter::once(0).chain(ends.iter().copied());
     let points: Vec<(u128, u64)> = starts
         .zip(ends)
@@ -116,7 +116,7 @@ pub(crate) fn spreads(classes: &[Class], ends: &[usize]) -> Vec<u64> {
         })
         .collect();
     let mut after = 0;
-    let spread = |class: &Class| {
+    let mean = |class: &Class| {
         let at = 2 * u128::from(class.padded);
         while after < points.len() && points[after].0 <= at {
             after += 1;
@@ -129,7 +129,7 @@ pub(crate) fn spreads(classes: &[Class], ends: &[usize]) -> Vec<u64> {
             (None, None) => 0,
         }
     };
-    classes.iter().map(spread).collect()
+    classes.iter().map(mean).collect()
 }
 
 #[cfg(test)]

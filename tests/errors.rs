@@ -1,5 +1,5 @@
 //! Every message of the core, whole.
-use bucketshuffle::{Boundaries, CostModel, Empty, Error, Options, Overlong, Planner, Strategy};
+use bucketshuffle::{Boundaries, CostModel, Empty, Error, Options, Overlong, PaddedLengths, Planner, Strategy};
 
 fn message(lengths: &[u64], change: impl FnOnce(&mut Options)) -> String {
     let mut options = Options { boundaries: Boundaries::Optimal(2), ..Options::default() };
@@ -34,12 +34,31 @@ fn lengths_are_refused_by_name() {
     assert_eq!(
         message(&[5, 4], edges),
         "lengths[1] = 4 is not above the first edge boundaries[0] = 4; start boundaries with an edge below 4, or set \
-         boundaries=\"auto\""
+         boundaries=\"auto\" (1 of 2 samples are not above it, this one is the shortest)"
+    );
+    // An edge that holds the longest holds them all.
+    assert_eq!(
+        message(&[16, 17, 19, 4, 19], edges),
+        "lengths[2] = 19 exceeds the last edge boundaries[2] = 16; append an edge of 19 or more, or set \
+         boundaries=\"auto\" (3 of 5 samples exceed it, this one is the longest)"
     );
     assert_eq!(
-        message(&[16, 17], edges),
-        "lengths[1] = 17 exceeds the last edge boundaries[2] = 16; append an edge of 17 or more, or set \
-         boundaries=\"auto\""
+        message(&[3, 9, 8], |options| options.padded_lengths = Some(PaddedLengths::List(vec![4, 8]))),
+        "lengths[1] = 9 exceeds the last padded length padded_lengths[1] = 8; append a padded length of 9 or more, or \
+         set overlong=\"drop\" or \"keep\" (1 of 3 samples are over-long, the longest is 9)"
+    );
+    let masked = Planner::of_admitted(&[5_u64, 6][..], Some(&[true]), Options::default());
+    assert_eq!(
+        masked.expect_err("the mask is too short").to_string(),
+        "admitted has 1 entries, lengths has 2; pass one entry for each sample"
+    );
+    // The mask comes first, and the index is that of all samples.
+    let masked = |lengths: &[u64]| Planner::of_admitted(lengths, Some(&[false, true, true]), Options::default());
+    assert!(masked(&[0, 5, 6]).is_ok());
+    assert_eq!(
+        masked(&[5, 6, 0]).expect_err("an empty sample is admitted").to_string(),
+        "lengths[2] = 0 is below the shortest length = 1; remove the sample, or set empty=\"drop\" (1 of 2 samples are \
+         empty)"
     );
     assert_eq!(
         message(&[5, 6, 7], |options| {
@@ -83,15 +102,40 @@ fn options_are_refused_by_name() {
         message(&[1], |options| options.boundaries = Boundaries::Optimal(0)),
         "boundaries = 0 is outside [1, 4096]; choose a value in that range"
     );
+    for (boundaries, text) in [
+        (Boundaries::PaddingTarget(-0.5), "padding_target = -0.5"),
+        (Boundaries::RepeatWeight(f64::NAN), "repeat_weight = NaN"),
+    ] {
+        assert_eq!(
+            message(&[1], |options| options.boundaries = boundaries),
+            format!("{text} is outside [0, inf]; choose a value in that range")
+        );
+    }
     assert_eq!(
-        message(&[1], |options| options.boundaries =
-            Boundaries::Auto { padding_target: -0.5, min_batches_per_bucket: 1 }),
-        "padding_target = -0.5 is outside [0, inf]; choose a value in that range"
+        message(&[1], |options| options.padded_lengths = Some(PaddedLengths::Count(4_097))),
+        "padded_lengths = 4097 is outside [1, 4096]; choose a value in that range"
+    );
+    let list = |lengths: &[u64]| Some(PaddedLengths::List(lengths.to_vec()));
+    assert_eq!(
+        message(&[1], |options| options.padded_lengths = list(&[])),
+        "padded_lengths has 0 lengths, outside [1, 32768]; pass the lengths that batches may be padded to, such as \
+         [512, 1024, 2048]"
     );
     assert_eq!(
-        message(&[1], |options| options.boundaries =
-            Boundaries::Auto { padding_target: 0.01, min_batches_per_bucket: 0 }),
-        format!("min_batches_per_bucket = 0 is outside [1, {range}")
+        message(&[1], |options| options.padded_lengths = list(&[0, 5])),
+        format!("padded_lengths[0] = 0 is outside [1, {range}")
+    );
+    assert_eq!(
+        message(&[1], |options| options.padded_lengths = list(&[8, 8])),
+        "padded_lengths[1] = 8 does not exceed padded_lengths[0] = 8; pass strictly ascending lengths, such as [512, \
+         1024, 2048]"
+    );
+    assert_eq!(
+        message(&[1], |options| {
+            options.padded_lengths = list(&[8]);
+            options.cost.pad_to_multiple_of = 8;
+        }),
+        "pad_to_multiple_of has no effect with padded_lengths as a list; leave pad_to_multiple_of out"
     );
     assert_eq!(
         message(&[1], |options| options.boundaries = Boundaries::Edges(vec![0, 512, 512])),
@@ -105,6 +149,13 @@ fn options_are_refused_by_name() {
     assert_eq!(
         message(&[1], |options| options.boundaries = Boundaries::Edges(vec![0, u64::MAX])),
         format!("boundaries[1] = 18446744073709551615 is outside [0, {range}")
+    );
+    assert_eq!(
+        message(&[1], |options| {
+            options.strategy = Strategy::Random;
+            options.boundaries = Boundaries::PaddingTarget(0.1);
+        }),
+        "padding_target has no effect with strategy = \"random\"; leave padding_target out"
     );
     assert_eq!(
         message(&[1], |options| {
@@ -141,6 +192,7 @@ fn nothing_that_can_be_passed_panics() {
                                 token_budget,
                                 max_batch_size: None,
                                 pad_to_multiple_of: multiple,
+                                padded_lengths: Vec::new(),
                                 per_sample: 1,
                                 quadratic_length,
                             },

@@ -159,6 +159,8 @@ def _mask(admitted: Any) -> npt.NDArray[np.bool_] | None:
     if admitted is None:
         return None
     mask = np.asarray(admitted)
+    if mask.size == 0:
+        mask = mask.astype(np.bool_)  # NumPy calls an empty list float64.
     if mask.dtype != np.bool_ or mask.ndim != 1:
         raise TypeError(
             f"admitted has dtype {mask.dtype} and shape {mask.shape}; pass one bool for each sample, such as "

@@ -166,7 +166,10 @@ fn flag(name: &str, value: &Bound<'_, PyAny>) -> PyResult<bool> {
     value.extract().map_err(|_| wrong_type(name, value, "True or False"))
 }
 
-fn word_of<T: PartialEq, const N: usize>(value: T, (words, choices): ([&'static str; N], [T; N])) -> &'static str {
+fn word_of<T: Copy + PartialEq, const N: usize>(
+    value: T,
+    (words, choices): ([&'static str; N], [T; N]),
+) -> &'static str {
     let known = words.into_iter().zip(choices).find(|(_, choice)| *choice == value);
     known.map_or("", |(word, _)| word)
 }

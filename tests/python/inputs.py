@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import oracle
+from bucketshuffle import Planner
 from hypothesis import strategies as st
 
 WORDS = st.one_of(st.integers(0, 3), st.integers(0, 2**64 - 1))
 
-COST_OPTIONS = ("token_budget", "max_batch_size", "pad_to_multiple_of", "per_sample", "quadratic_length")
+COST_OPTIONS = (
+    "token_budget", "max_batch_size", "pad_to_multiple_of", "padded_lengths", "per_sample", "quadratic_length",
+)  # fmt: skip
 
 
-def cost_of(options: dict[str, Any]) -> oracle.Cost:
-    """The cost model of a set of `pack_epoch` options."""
-    return oracle.Cost(**{name: options[name] for name in COST_OPTIONS if name in options})
+def cost_of(options: dict[str, Any], lengths: Sequence[int] = ()) -> oracle.Cost:
+    """The cost model of a set of `pack_epoch` options. `lengths` decide where `padded_lengths` is an integer."""
+    model = {name: options[name] for name in COST_OPTIONS if name in options}
+    padded_lengths = model.pop("padded_lengths", None)
+    if padded_lengths is None:
+        return oracle.Cost(**model)
+    if isinstance(padded_lengths, int):
+        policies = {name: options[name] for name in ("overlong", "empty", "admitted") if name in options}
+        planner = Planner(lengths, padded_lengths=padded_lengths, **model, **policies)
+        padded_lengths = [] if planner.padded_lengths is None else planner.padded_lengths.tolist()
+    return oracle.Cost(**model, padded_lengths=tuple(padded_lengths))
 
 
 @st.composite
@@ -55,6 +67,24 @@ def problems(draw: st.DrawFn, *, max_n: int = 60) -> tuple[list[int], dict[str, 
     }
     if options["strategy"] == "bucketed":
         options["boundaries"] = draw(
-            st.one_of(edges(lengths, cost_of(options)), st.just("auto"), st.integers(1, 6)), label="boundaries"
+            st.one_of(st.just("auto"), edges(lengths, cost_of(options)), st.just("auto"), st.integers(1, 6)),
+            label="boundaries",
         )
+    if options.get("boundaries") == "auto":
+        weights = st.sampled_from([0.5, 0.0, 0.01, 3.0, 1e6])
+        soft = st.fixed_dictionaries({"repeat_weight": weights}) | st.fixed_dictionaries(
+            {"padding_target": st.sampled_from([0.0, 0.01, 0.2, 9.0])}
+        )
+        options |= draw(soft, label="soft")
+    if draw(st.integers(0, 3)) == 0:
+        options["admitted"] = draw(st.lists(st.booleans(), min_size=n, max_size=n), label="admitted")
+    if draw(st.integers(0, 3)) == 0:
+        options["padded_lengths"] = draw(st.integers(1, 5), label="padded_lengths")
+        if draw(st.booleans()):
+            del options["pad_to_multiple_of"]
+            some = st.lists(st.integers(1, longest + 5), min_size=1, max_size=6, unique=True)
+            options["padded_lengths"] = sorted(draw(some))
+            options["boundaries"] = "auto" if isinstance(options.get("boundaries"), list) else options.get("boundaries")
+            if options["boundaries"] is None:
+                del options["boundaries"]
     return lengths, options

@@ -2,7 +2,7 @@
 
 Plain lists, integers of any size, no NumPy, one loop for each sentence of that page. `pack_epoch` returns what the
 package must return; `optimal_total` finds by trying every partition what `src/boundaries.rs` finds by dynamic
-programming.
+programming, and `soft_buckets` by trying every start of every bucket what `src/soft.rs` finds with a queue.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain, combinations, pairwise
-from math import prod
+from dataclasses import dataclass, field, replace
+from decimal import Decimal, localcontext
+from itertools import accumulate, chain, combinations, pairwise
+from math import inf, prod
 
 WORD = 2**64
-SHUFFLE, SPLIT, STRATA, WINDOW, RANKS = 1, 2, 3, 4, 5  # stages, each with random streams of its own
+SHUFFLE, SPLIT, STRATA, WINDOW, RANKS, NOISE, REST = 1, 2, 3, 4, 5, 6, 7  # stages, each with streams of its own
+N_PILOTS, N_ATTEMPTS = 3, 8
 
 
 # Random streams.
@@ -58,6 +60,19 @@ class Xoshiro256PlusPlus:
         return out
 
 
+@dataclass(frozen=True)
+class Draw:
+    """Whose random streams are meant."""
+
+    seed: int
+    epoch: int
+    attempt: int = 0
+    pilot: int = 0
+
+    def stream(self, stage: int, index: int = 0) -> Xoshiro256PlusPlus:
+        return stream(self.seed, self.epoch, stage + 2**8 * self.attempt + 2**16 * self.pilot, index)
+
+
 def stream(seed: int, epoch: int, stage: int, index: int) -> Xoshiro256PlusPlus:
     h = 0
     for word in (seed, epoch, stage, index):
@@ -89,6 +104,13 @@ def shuffle(items: list, g: Xoshiro256PlusPlus) -> None:
     items[:] = [item for part in parts for item in part]
 
 
+def below(n: int, g: Xoshiro256PlusPlus) -> int:
+    while True:
+        wide = g.next() * n
+        if wide % WORD >= WORD % n:
+            return wide // WORD
+
+
 def fisher_yates(items: list, g: Xoshiro256PlusPlus) -> None:
     i = len(items)
     while i > 1:
@@ -108,6 +130,16 @@ def fisher_yates(items: list, g: Xoshiro256PlusPlus) -> None:
         i -= k
 
 
+def deviates() -> list[int]:
+    with localcontext() as context:
+        context.prec = 40
+        exact = [-(1 - Decimal(2 * u + 1) / 8192).ln() * 2**28 for u in range(4096)]
+        return [int(value.to_integral_value()) for value in exact]
+
+
+E = deviates()
+
+
 # Costs.
 
 
@@ -118,10 +150,14 @@ class Cost:
     token_budget: int = 131_072
     max_batch_size: int | None = None
     pad_to_multiple_of: int = 1
+    padded_lengths: tuple[int, ...] = ()
     per_sample: int = 0
     quadratic_length: int | None = None
 
     def padded(self, length: int) -> int:
+        for padded in self.padded_lengths:
+            if padded >= length:
+                return padded
         return -(-length // self.pad_to_multiple_of) * self.pad_to_multiple_of
 
     def sample(self, length: int) -> int:
@@ -130,7 +166,8 @@ class Cost:
         return min(self.per_sample + padded + attention, WORD - 1)
 
     def overlong(self, length: int) -> bool:
-        return self.sample(length) > self.token_budget
+        beyond = bool(self.padded_lengths) and length > self.padded_lengths[-1]
+        return beyond or self.sample(length) > self.token_budget
 
     def cap(self, longest: int) -> int:
         by_budget = self.token_budget // self.sample(longest)
@@ -155,66 +192,172 @@ def partition_total(lengths: Iterable[int], boundaries: Sequence[int], cost: Cos
     return sum(len(bucket) * cost.padded(max(bucket)) for bucket in buckets.values())
 
 
-def optimal_total(
-    lengths: Sequence[int], k: int, cost: Cost, allowed: Callable[[list[int]], bool] = lambda bucket: True
-) -> int | None:
-    """The least total of exactly k buckets that are all allowed; None where no partition is. Tries every partition."""
+def optimal_total(lengths: Sequence[int], k: int, cost: Cost) -> int:
+    """The least total of exactly k buckets. Tries every partition."""
     by_padded: dict[int, list[int]] = {}
     for length in sorted(lengths):
         by_padded.setdefault(cost.padded(length), []).append(length)
     groups = list(by_padded.values())
-    best = None
-    for partition in partitions(len(groups), k):
-        buckets = [list(chain(*groups[start:end])) for start, end in partition]
-        if all(allowed(bucket) for bucket in buckets):
-            total = sum(len(bucket) * cost.padded(bucket[-1]) for bucket in buckets)
-            best = total if best is None else min(best, total)
-    return best
+    buckets = ([list(chain(*groups[start:end])) for start, end in cut] for cut in partitions(len(groups), k))
+    return min(sum(len(bucket) * cost.padded(bucket[-1]) for bucket in cut) for cut in buckets)
 
 
-def optimal_totals(
-    lengths: Sequence[int], max_k: int, cost: Cost, allowed: Callable[[int, int], bool] = lambda n, longest: True
-) -> list[int | None]:
+def optimal_totals(lengths: Sequence[int], max_k: int, cost: Cost) -> list[int]:
     """`optimal_total` for k = 1 .. max_k by the textbook recursion, O(k V^2): for histograms too long to enumerate."""
     counts = Counter(cost.padded(length) for length in lengths)
-    longest = {cost.padded(length): length for length in sorted(lengths)}
     values = sorted(counts)
     before = [0]
     for value in values:
         before.append(before[-1] + counts[value])
-    best: list[int | None] = [0] + [None] * len(values)  # best[e]: the first e values in k buckets
+    best: list[float] = [0] + [inf] * len(values)  # best[e]: the first e values in k buckets
     totals = []
     for _ in range(max_k):
-        row: list[int | None] = [None] * (len(values) + 1)
+        row = [inf]
         for end in range(1, len(values) + 1):
             top = values[end - 1]
-            for start in range(end):
-                n = before[end] - before[start]
-                if best[start] is not None and allowed(n, longest[top]):
-                    total = best[start] + n * top
-                    row[end] = total if row[end] is None else min(row[end], total)
+            row.append(min(best[start] + (before[end] - before[start]) * top for start in range(end)))
         best = row
-        totals.append(best[-1])
+        totals.append(int(best[-1]))
     return totals
 
 
-def auto_k_and_total(
-    lengths: Sequence[int], cost: Cost, padding_target: float = 0.01, min_batches_per_bucket: int = 8
-) -> tuple[int, int]:
-    """Number of buckets and total of `boundaries="auto"`: the fewest that reach the target, else the best of all."""
+# Soft buckets.
 
-    def floor_kept(n: int, longest: int) -> bool:
-        return n >= min_batches_per_bucket * cost.cap(longest)
 
-    real = sum(cost.padded(length) for length in lengths)
-    n_distinct = len({cost.padded(length) for length in lengths})
-    above_floor = dict(enumerate(optimal_totals(lengths, n_distinct, cost, floor_kept), start=1))
-    above_floor[1] = optimal_totals(lengths, 1, cost)[0]  # one bucket is always allowed
-    totals = {k: total for k, total in above_floor.items() if total is not None}
-    for k in sorted(totals):
-        if totals[k] <= (1 + padding_target) * real:
-            return k, totals[k]
-    return min(((k, total) for k, total in totals.items()), key=lambda pair: (pair[1], pair[0]))
+@dataclass
+class Class:
+    """The samples of one padded length."""
+
+    padded: int
+    longest: int
+    n: int
+    mean: int = 0
+
+
+@dataclass
+class Soft:
+    """The samples by (length, index), what strays how far, and the edges of the buckets."""
+
+    samples: list[int]
+    classes: list[Class] = field(default_factory=list)
+    edges: list[int] = field(default_factory=lambda: [0, 0])
+
+
+def soft_classes(samples: list[int], lengths: Sequence[int], cost: Cost) -> list[Class]:
+    classes: list[Class] = []
+    for i in samples:
+        padded = cost.padded(lengths[i])
+        if not classes or classes[-1].padded != padded:
+            classes.append(Class(padded, lengths[i], 0))
+        classes[-1].longest = lengths[i]
+        classes[-1].n += 1
+    return classes
+
+
+def soft_buckets(classes: list[Class], cost: Cost, repeat_weight: float) -> list[tuple[int, int]]:
+    """First class and one past the last of every bucket."""
+    least = pairs = 0.0
+    for c in classes:
+        least += float(c.n) * float(c.padded)
+        pairs += float(c.n) * (float(cost.cap(c.longest)) - 1.0)
+    price = repeat_weight * least / pairs if pairs else 0.0
+    before = [0, *accumulate(c.n for c in classes)]
+    best, starts = [0], [0]
+    for end in range(1, len(classes) + 1):
+        last = classes[end - 1]
+        s = float(cost.cap(last.longest))
+        repeats = int(price * s * (s - 1.0))
+        totals = [best[start] + (before[end] - before[start]) * last.padded + repeats for start in range(end)]
+        best.append(min(totals))
+        starts.append(totals.index(best[-1]))
+    buckets = []
+    end = len(classes)
+    while end > 0:
+        buckets.append((starts[end], end))
+        end = starts[end]
+    return buckets[::-1]
+
+
+def set_means(classes: list[Class], buckets: list[tuple[int, int]]) -> None:
+    points = []  # twice the middle of each bucket, and the mean there
+    for start, end in buckets:
+        first, last = classes[start].padded, classes[end - 1].padded
+        points.append((first + last, min((last - first) * 2**15, 2**62)))
+    for c in classes:
+        at = 2 * c.padded
+        before = [point for point in points if point[0] <= at][-1:]
+        after = [point for point in points if point[0] > at][:1]
+        if before and after:
+            (low_at, low), (high_at, high) = before[0], after[0]
+            c.mean = (low * (high_at - at) + high * (at - low_at)) // (high_at - low_at)
+        else:
+            c.mean = (before or after)[0][1]
+
+
+def soft(
+    samples: list[int], lengths: Sequence[int], cost: Cost, repeat_weight: float, padding_target: float | None
+) -> Soft:
+    samples = sorted(samples, key=lambda i: (lengths[i], i))
+    classes = soft_classes(samples, lengths, cost)
+    buckets = soft_buckets(classes, cost, 0.5 if padding_target is not None else repeat_weight)
+    set_means(classes, buckets)
+    plan = Soft(samples, classes)
+    if classes:
+        plan.edges = [0, *(classes[end - 1].longest for _, end in buckets)]
+    if padding_target is None:
+        return plan
+
+    def padded(noise: int) -> int:
+        pilots = [Draw(0, p, pilot=1) for p in range(N_PILOTS)]
+        packed = [b for draw in pilots for b in pack(soft_shuffle(plan, draw, noise), lengths, 0, cost)]
+        return sum(len(b.samples) * cost.padded(b.longest) for b in packed)
+
+    means = [c.mean for c in classes]
+    least = padded(0)
+    wanted = int(padding_target * float(least))
+    scale = 2**10 if wanted else 0
+    for round_ in range(4):
+        for c, mean in zip(classes, means, strict=True):
+            c.mean = min(mean * scale // 2**10, 2**62)
+        if round_ < 3:
+            excess = max(padded(N_ATTEMPTS) - least, 1)
+            scale = min(max(min(scale * wanted // excess, scale * 8), scale // 8), 2**30)
+    return plan
+
+
+def cell(key: int) -> int:
+    d = max(key.bit_length() - 13, 0)
+    return d * 2**12 + (key >> d)
+
+
+def soft_shuffle(plan: Soft, draw: Draw, noise: int) -> list[int]:
+    """`noise`: eighths of the means."""
+    of_class = [c for c in plan.classes for _ in range(c.n)]
+    if noise == 0:
+        order: list[int] = []
+        start = 0
+        for i, c in enumerate(plan.classes):
+            samples = plan.samples[start : start + c.n]
+            shuffle(samples, draw.stream(SHUFFLE, i))
+            order += samples
+            start += c.n
+        return order
+    cells: dict[int, list[int]] = {}
+    for position, sample in enumerate(plan.samples):
+        q = position % 4096
+        if q == 0:
+            g = draw.stream(NOISE, position // 4096)
+        if q % 4 == 0:
+            word = g.next()
+        u = (word >> 16 * (q % 4)) % 4096
+        c = of_class[position]
+        key = min(c.padded + ((c.mean * noise // 8) * E[u] >> 44), WORD - 1)
+        cells.setdefault(cell(key), []).append(sample)
+    order = []
+    for number in sorted(cells):
+        shuffle(cells[number], draw.stream(SHUFFLE, number))
+        order += cells[number]
+    return order
 
 
 # The stages.
@@ -237,6 +380,7 @@ class Plan:
     batches: list[list[int]]
     padded_lengths: list[int]
     buckets: list[int]
+    boundaries: list[int]
     dropped: list[int]
     n_splits: int
     closed_by_budget: int
@@ -261,14 +405,14 @@ def pack(order: list[int], lengths: Sequence[int], bucket: int, cost: Cost) -> l
     return batches
 
 
-def split(batches: list[Batch], lengths: Sequence[int], n_batches: int, seed: int, epoch: int) -> list[Batch]:
+def split(batches: list[Batch], lengths: Sequence[int], n_batches: int, draw: Draw) -> list[Batch]:
     """Batches split in place, round by round, until there are n_batches."""
     r = 0
     while len(batches) < n_batches:
         positions = [p for p, batch in enumerate(batches) if len(batch.samples) >= 2]
         if not positions:
             raise ValueError("more batches asked for than there are samples")
-        shuffle(positions, stream(seed, epoch, SPLIT, r))
+        shuffle(positions, draw.stream(SPLIT, r))
         chosen = set(positions[: n_batches - len(batches)])
         out = []
         for p, batch in enumerate(batches):
@@ -280,32 +424,44 @@ def split(batches: list[Batch], lengths: Sequence[int], n_batches: int, seed: in
     return batches
 
 
-def order(batches: list[Batch], cost: Cost, window: int, align_ranks: int, seed: int, epoch: int) -> list[Batch]:
+def take_from_all(items: list, k: int, g: Xoshiro256PlusPlus) -> list:
+    n = len(items)
+    places = []
+    for i in range(k):
+        start, end = i * n // k, (i + 1) * n // k
+        places.append(start + below(end - start, g))
+    taken = [items[place] for place in places]
+    for place in reversed(places):
+        del items[place]
+    return taken
+
+
+def order(batches: list[Batch], cost: Cost, window: int, align_ranks: int, draw: Draw) -> list[Batch]:
     """Batches in the order in which training meets them."""
     n_ranks, n_strata = align_ranks, window // align_ranks
+    batches = list(batches)
     if window > 1:
         # A stable sort: equal keys stay in pack order.
-        batches = sorted(batches, key=lambda b: (cost.padded(b.longest), len(b.samples) * cost.sample(b.longest)))
-    n_short = len(batches) % n_ranks
-    short_step = batches[:n_short]
-    steps = [batches[p : p + n_ranks] for p in range(n_short, len(batches), n_ranks)]
-    n_steps = len(steps)
+        batches.sort(key=lambda b: (cost.padded(b.longest), len(b.samples) * cost.sample(b.longest)))
+    g = draw.stream(REST)
+    last_step = take_from_all(batches, len(batches) % n_ranks, g)
+    steps = [batches[p : p + n_ranks] for p in range(0, len(batches), n_ranks)]
+    last_window = take_from_all(steps, len(steps) % n_strata, g)
+    n_windows = len(steps) // n_strata
 
-    strata = [steps[a * n_steps // n_strata : (a + 1) * n_steps // n_strata] for a in range(n_strata)]
-    g = stream(seed, epoch, STRATA, 0)
+    strata = [steps[start : start + n_windows] for start in range(0, len(steps), max(n_windows, 1))]
+    g = draw.stream(STRATA)
     for stratum in strata:
         shuffle(stratum, g)
 
-    windows = []
-    g = stream(seed, epoch, WINDOW, 0)
-    for t in range(max(len(stratum) for stratum in strata)):
-        steps_of_window = [stratum[t] for stratum in strata if t < len(stratum)]
+    windows = [[stratum[t] for stratum in strata] for t in range(n_windows)] + [last_window]
+    g = draw.stream(WINDOW)
+    for steps_of_window in windows:
         shuffle(steps_of_window, g)
-        windows.append(steps_of_window)
 
     final = []
-    g = stream(seed, epoch, RANKS, 0)
-    for step in [*(step for steps_of_window in windows for step in steps_of_window), short_step]:
+    g = draw.stream(RANKS)
+    for step in [*(step for steps_of_window in windows for step in steps_of_window), last_step]:
         shuffle(step, g)
         final.extend(step)
     return final
@@ -315,7 +471,9 @@ def pack_epoch(
     lengths: Sequence[int],
     seed: int,
     *,
-    boundaries: Sequence[int],
+    boundaries: str | Sequence[int] = "auto",
+    repeat_weight: float = 0.5,
+    padding_target: float | None = None,
     epoch: int = 0,
     cost: Cost = Cost(),
     strategy: str = "bucketed",
@@ -324,12 +482,16 @@ def pack_epoch(
     constant_count: bool = False,
     overlong: str = "error",
     empty: str = "error",
+    admitted: Sequence[bool] | None = None,
 ) -> Plan:
-    """The plan of one epoch. `boundaries`: ascending edges; "sorted" and "random" have one bucket and ignore them."""
+    """The plan of one epoch. `boundaries`: "auto" or ascending edges, and `padded_lengths` in `cost` as a list: an
+    integer for either is for the caller to replace."""
     # 1. Admission.
-    admitted, kept, dropped = [], [], []
+    planned, kept, dropped = [], [], []
     for i, length in enumerate(lengths):
-        if length == 0:
+        if admitted is not None and not admitted[i]:
+            dropped.append(i)
+        elif length == 0:
             if empty == "error":
                 raise ValueError(f"lengths[{i}] = 0")
             dropped.append(i)
@@ -338,47 +500,75 @@ def pack_epoch(
                 raise ValueError(f"lengths[{i}] = {length}: over-long")
             (kept if overlong == "keep" else dropped).append(i)
         else:
-            admitted.append(i)
+            planned.append(i)
 
     # 2. Bucket.
-    if strategy == "bucketed":
-        buckets: list[list[int]] = [[] for _ in boundaries[1:]]
-        for i in admitted:
-            if not boundaries[0] < lengths[i] <= boundaries[-1]:
+    edges: Sequence[int] = [0, max((lengths[i] for i in planned), default=0)]
+    if strategy == "bucketed" and boundaries == "auto":
+        soft_plan = soft(planned, lengths, cost, repeat_weight, padding_target)
+        edges = soft_plan.edges
+    elif strategy == "bucketed":
+        assert not isinstance(boundaries, str)
+        edges = boundaries
+        for i in planned:
+            if not edges[0] < lengths[i] <= edges[-1]:
                 raise ValueError(f"lengths[{i}] = {lengths[i]} is outside of the boundaries")
-            b = next(b for b in range(len(buckets)) if boundaries[b] < lengths[i] <= boundaries[b + 1])
-            buckets[b].append(i)
-    else:
-        buckets = [admitted]
 
-    # 3. Shuffle, 4. pack. The most batches that greedy packing can need is counted on the way.
-    batches: list[Batch] = []
-    most = len(kept)
-    for b, bucket in enumerate(buckets):
-        if not bucket:
-            continue
+    def bucket_of(length: int) -> int:
+        return next(b for b in range(len(edges) - 1) if edges[b] < length <= edges[b + 1])
+
+    buckets: list[list[int]] = [[] for _ in edges[1:]]
+    for i in planned:
+        buckets[bucket_of(lengths[i])].append(i)
+
+    # 3. Shuffle, 4. pack.
+    def shuffled_and_packed(draw: Draw) -> list[Batch]:
         if strategy == "sorted":
-            bucket.sort(key=lambda i: (lengths[i], i))
+            batches = pack(sorted(planned, key=lambda i: (lengths[i], i)), lengths, 0, cost)
+        elif strategy == "bucketed" and boundaries == "auto":
+            batches = pack(soft_shuffle(soft_plan, draw, N_ATTEMPTS - draw.attempt), lengths, 0, cost)
         else:
-            shuffle(bucket, stream(seed, epoch, SHUFFLE, b))
-        packed = pack(bucket, lengths, b, cost)
-        batches += packed
-        most += len(packed) if strategy == "sorted" else -(-len(bucket) // cost.cap(max(lengths[i] for i in bucket)))
-    batches += [Batch([i], lengths[i], -1, "budget") for i in kept]
+            batches = []
+            for b, bucket in enumerate(buckets):
+                samples = list(bucket)
+                shuffle(samples, draw.stream(SHUFFLE, b))
+                if draw.attempt == N_ATTEMPTS:
+                    samples.sort(key=lambda i: lengths[i])
+                batches += pack(samples, lengths, b, cost)
+        for batch in batches:
+            batch.bucket = bucket_of(batch.longest)
+        return batches + [Batch([i], lengths[i], -1, "budget") for i in kept]
 
     # 5. Even out.
+    draw = Draw(seed, epoch)
+    batches = shuffled_and_packed(draw)
+    n_batches = None
+    if constant_count:
+        counts = [len(shuffled_and_packed(Draw(0, p, pilot=1))) for p in range(N_PILOTS)]
+        most = max(counts)
+        if min(counts) < most:
+            most = min(most + most // 512, len(planned) + len(kept))
+        n_batches = -(-most // window) * window
+        for attempt in range(1, N_ATTEMPTS + 1):
+            if len(batches) <= n_batches:
+                break
+            batches = shuffled_and_packed(replace(draw, attempt=attempt))
     n_packed = len(batches)
     closed_by = Counter(batch.closed_by for batch in batches)
-    if constant_count:
-        batches = split(batches, lengths, -(-most // window) * window, seed, epoch)
+    if n_batches is not None:
+        batches = split(batches, lengths, n_batches, draw)
+        for batch in batches:
+            if batch.bucket >= 0:
+                batch.bucket = bucket_of(batch.longest)
     n_splits = len(batches) - n_packed
 
     # 6. Order.
-    batches = order(batches, cost, window, align_ranks, seed, epoch)
+    batches = order(batches, cost, window, align_ranks, draw)
     return Plan(
         batches=[b.samples for b in batches],
         padded_lengths=[cost.padded(b.longest) for b in batches],
         buckets=[b.bucket for b in batches],
+        boundaries=list(edges),
         dropped=dropped,
         n_splits=n_splits,
         closed_by_budget=closed_by["budget"],

@@ -1,4 +1,4 @@
-"""The plans of order version 1, pinned: tests/golden/order-v1.txt, which Rust reads too (tests/golden.rs)."""
+"""The plans of the order version, pinned: tests/golden/order-v2.txt, which Rust reads too (tests/golden.rs)."""
 
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,14 @@ GOLDEN = Path(__file__).parents[1] / "golden" / f"order-v{ORDER_VERSION}.txt"
 
 
 def parse(key: str, value: str) -> Any:
-    if key in {"lengths", "edges", "dropped", "padded_lengths", "buckets", "batch"}:
+    if key == "admitted":
+        return [word == "1" for word in value.split()]
+    if key in {"lengths", "edges", "pad_to", "dropped", "padded_lengths", "buckets", "batch"}:
         return [int(word) for word in value.split()]
     if key in {"name", "strategy", "overlong", "empty"}:
         return value
+    if key in {"repeat_weight", "padding_target"}:
+        return float(value)
     return value == "True" if key == "constant_count" else int(value)
 
 
@@ -34,6 +38,8 @@ def test_plan_is_the_golden_one(golden: dict[str, Any]) -> None:
     expected = {key: golden.pop(key) for key in ("batches", "dropped", "padded_lengths", "buckets")}
     if "edges" in golden:
         golden["boundaries"] = golden.pop("edges")
+    if "pad_to" in golden:
+        golden["padded_lengths"] = golden.pop("pad_to")
     plan = pack_epoch(golden.pop("lengths"), golden.pop("seed"), **golden)
     assert [batch.tolist() for batch in plan] == expected["batches"]
     assert plan.dropped.tolist() == expected["dropped"]

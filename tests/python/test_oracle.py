@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import oracle
 import pytest
-from bucketshuffle import pack_epoch
+from bucketshuffle import Planner, pack_epoch
 from conftest import uneven_lengths
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
@@ -25,6 +25,7 @@ def assert_equals_oracle(lengths: Sequence[int], seed: int, **options: Any) -> N
             oracle_plan(lengths, seed, edges_of_refused(lengths, **options), **options)
         return
     expected = oracle_plan(lengths, seed, plan.boundaries.tolist(), **options)
+    assert plan.boundaries.tolist() == expected.boundaries
     sizes = [len(batch) for batch in expected.batches]
     assert plan.indices.tolist() == [i for batch in expected.batches for i in batch]
     assert np.diff(plan.offsets).tolist() == sizes
@@ -35,7 +36,7 @@ def assert_equals_oracle(lengths: Sequence[int], seed: int, **options: Any) -> N
     assert plan.stats.closed_by_budget == expected.closed_by_budget
     assert plan.stats.closed_by_max_batch_size == expected.closed_by_max_batch_size
     assert plan.stats.closed_by_bucket_end == expected.closed_by_bucket_end
-    assert_stats_true(plan, lengths, cost_of(options))
+    assert_stats_true(plan, lengths, cost_of(options, lengths))
 
 
 def edges_of_refused(lengths: Sequence[int], **options: Any) -> list[int]:
@@ -49,9 +50,11 @@ def edges_of_refused(lengths: Sequence[int], **options: Any) -> list[int]:
 
 
 def oracle_plan(lengths: Sequence[int], seed: int, edges: list[int], **options: Any) -> oracle.Plan:
-    cost = cost_of(options)
-    options = {name: value for name, value in options.items() if name not in (*COST_OPTIONS, "boundaries", "threads")}
-    return oracle.pack_epoch(lengths, seed, boundaries=edges, cost=cost, **options)
+    cost = cost_of(options, lengths)
+    options = {name: value for name, value in options.items() if name not in (*COST_OPTIONS, "threads")}
+    if options.get("boundaries", "auto") != "auto":
+        options["boundaries"] = edges
+    return oracle.pack_epoch(lengths, seed, cost=cost, **options)
 
 
 @settings(max_examples=600)
@@ -76,7 +79,7 @@ def test_large_inputs_give_the_plan_of_the_oracle(
 
 
 # Both sides of every place where the number of draws from one word changes, and the ends of the loop after a switch.
-# Above 2^20 items are dealt into parts first.
+# Above 2^20 items are divided into parts first.
 SIZES = [0, 1, 2, 3, 6, 7, 8, 12, 13, 14, 511, 512, 513, 518, 2_047, 2_048, 2_049, 16_383, 16_384, 16_385]
 
 
@@ -102,12 +105,34 @@ def test_every_width_of_length_and_index_gives_the_plan_of_the_oracle(n: int, lo
     assert_equals_oracle(lengths.tolist(), 7, boundaries=edges, token_budget=longest + longest // 3, window=2)
 
 
-@pytest.mark.parametrize("strategy", ["bucketed", "random", "sorted"])
-def test_real_length_sets_give_the_plan_of_the_oracle(real_lengths: np.ndarray, strategy: str) -> None:
-    options: dict[str, Any] = {"strategy": strategy, "overlong": "keep", "empty": "drop", "epoch": 2}
-    if strategy == "bucketed":
-        options |= {"window": 16, "align_ranks": 4, "constant_count": True, "pad_to_multiple_of": 8}
-    assert_equals_oracle(real_lengths.tolist(), 17, **options)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"strategy": "random"},
+        {"strategy": "sorted"},
+        {"window": 16, "align_ranks": 4, "constant_count": True, "pad_to_multiple_of": 8},
+        {"boundaries": 6, "window": 16, "align_ranks": 4, "constant_count": True, "pad_to_multiple_of": 8},
+        {"token_budget": 8_192, "padding_target": 0.02},
+        {"token_budget": 300_000, "padded_lengths": 12, "quadratic_length": 4_096},
+    ],
+    ids=["random", "sorted", "soft", "hard", "padding-target", "padded-lengths"],
+)
+def test_real_length_sets_give_the_plan_of_the_oracle(real_lengths: np.ndarray, options: dict[str, Any]) -> None:
+    assert_equals_oracle(real_lengths[:6_000].tolist(), 17, overlong="keep", empty="drop", epoch=2, **options)
+
+
+# The number of batches that these need differs between epochs by more than the pilots show.
+@pytest.mark.parametrize("options", [{"strategy": "random"}, {"boundaries": 3}, {}, {"padding_target": 0.3}])
+def test_an_epoch_that_needs_more_batches_than_the_count_is_drawn_again(options: dict[str, Any]) -> None:
+    lengths = [20 + (i * i * 7_919 % 10_007) // (3 + i % 17) for i in range(400)]
+    options |= {"token_budget": 8_192, "constant_count": True}
+    natural = [len(pack_epoch(lengths, 0, epoch=epoch, **options | {"constant_count": False})) for epoch in range(60)]
+    count = Planner(lengths, **options).n_batches()
+    assert max(natural) > count, "no epoch is above the count: the case forces nothing"
+    for epoch in range(60):
+        if natural[epoch] > count:
+            assert len(pack_epoch(lengths, 0, epoch=epoch, **options)) == count
+            assert_equals_oracle(lengths, 0, epoch=epoch, **options)
 
 
 def test_the_oracle_itself_tells_plans_apart() -> None:
