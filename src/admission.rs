@@ -1,27 +1,7 @@
 //! Admission: one pass over the lengths, and what is refused by name before anything is planned.
 use crate::cost::CostModel;
 use crate::error::{Error, Result};
-
-/// Data sets whose lengths all fit 16 bits are counted and looked up by length, others sorted and bisected.
-pub(crate) const N_SHORT: usize = 1 << 16;
-
-/// A length as it comes in, in as few bits as hold all of them.
-pub(crate) trait Length: Copy + Into<u64> + Ord {
-    /// The lowest 16 bits: the length itself where it is short. So no bound is checked in a table of all short ones.
-    fn short(self) -> usize;
-}
-
-macro_rules! impl_length {
-    ($($integer:ty),*) => {$(
-        impl Length for $integer {
-            #[inline]
-            fn short(self) -> usize {
-                usize::from(self as u16)
-            }
-        }
-    )*};
-}
-impl_length!(u16, u32, u64);
+use crate::lengths::{Length, TABLE_SIZE, zeros};
 
 /// What to do with a length of zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,31 +23,49 @@ pub enum Overlong {
     Keep,
 }
 
-/// What one pass over the lengths tells.
-pub(crate) struct Census {
+/// Samples that the caller admits: all, or those that a mask selects.
+pub(crate) struct Selection {
+    /// `[n_selected]`, sample indices, ascending; `None`: all.
+    pub indices: Option<Vec<usize>>,
+    /// How many samples there are, selected or not.
+    pub n_samples: usize,
+}
+
+impl Selection {
+    /// The index in the data set of selected sample `i`.
+    #[inline]
+    pub(crate) fn index(&self, i: usize) -> usize {
+        self.indices.as_ref().map_or(i, |indices| indices[i])
+    }
+}
+
+/// The lengths of the selected samples, and what one pass over them tells.
+pub(crate) struct Census<'a, L> {
+    pub lengths: &'a [L],
+    pub selection: &'a Selection,
     pub shortest: u64,
     pub longest: u64,
     /// The longest sample that the budget holds.
     pub longest_admissible: u64,
-    /// How many samples have each short length; `None` where some lengths are not short, or a count might not fit.
-    pub counts: Option<Box<[u32; N_SHORT]>>,
+    /// How many samples have each length; `None` where some exceed the table, or a count might not fit.
+    pub counts: Option<Box<[u32; TABLE_SIZE]>>,
 }
 
-impl Census {
-    pub(crate) fn of<L: Length>(lengths: &[L], model: &CostModel) -> Self {
+impl<'a, L: Length> Census<'a, L> {
+    pub(crate) fn of(lengths: &'a [L], selection: &'a Selection, model: &CostModel) -> Self {
         // Folds over copies become vector instructions, `max` over references does not.
         let longest = lengths.first().map_or(0, |&first| lengths.iter().copied().fold(first, L::max).into());
         let longest_admissible = model.longest_admissible();
-        if longest >= N_SHORT as u64 || u32::try_from(lengths.len()).is_err() {
+        if longest >= TABLE_SIZE as u64 || u32::try_from(lengths.len()).is_err() {
             let shortest = lengths.iter().min().map_or(0, |&length| length.into());
-            return Self { shortest, longest, longest_admissible, counts: None };
+            return Self { lengths, selection, shortest, longest, longest_admissible, counts: None };
         }
         let mut counts = zeros();
         for length in lengths {
-            counts[length.short()] += 1;
+            counts[length.in_table()] += 1;
         }
         let shortest = counts.iter().position(|&n_samples| n_samples > 0).unwrap_or(0) as u64;
-        Self { shortest, longest, longest_admissible, counts: Some(counts) }
+        Self { lengths, selection, shortest, longest, longest_admissible, counts: Some(counts) }
     }
 
     fn admits(&self, length: u64) -> bool {
@@ -75,12 +73,12 @@ impl Census {
     }
 
     /// Ascending distinct lengths of the admitted samples with the number of samples of each.
-    pub(crate) fn histogram<L: Length>(&self, lengths: &[L]) -> Vec<(u64, u64)> {
+    pub(crate) fn histogram(&self) -> Vec<(u64, u64)> {
         let mut histogram: Vec<(u64, u64)> = if let Some(counts) = &self.counts {
             let present = counts.iter().enumerate().filter(|&(_, &n_samples)| n_samples > 0);
             present.map(|(length, &n_samples)| (length as u64, u64::from(n_samples))).collect()
         } else {
-            let mut sorted: Vec<L> = lengths.to_vec();
+            let mut sorted: Vec<L> = self.lengths.to_vec();
             sorted.sort_unstable();
             sorted.chunk_by(|a, b| a == b).map(|equal| (equal[0].into(), equal.len() as u64)).collect()
         };
@@ -88,80 +86,77 @@ impl Census {
         histogram
     }
 
-    /// Tokens of all samples together.
-    pub(crate) fn tokens<L: Length>(&self, lengths: &[L]) -> u128 {
+    /// Tokens of all selected samples together.
+    pub(crate) fn tokens(&self) -> u128 {
         match &self.counts {
             // 2^32 samples of 16 bits at most.
             Some(counts) => {
                 let present = (0_u64..).zip(&counts[..=self.longest as usize]);
                 present.map(|(length, &n_samples)| length * u64::from(n_samples)).sum::<u64>().into()
             }
-            None => lengths.iter().map(|&length| u128::from(length.into())).sum(),
+            None => self.lengths.iter().map(|&length| u128::from(length.into())).sum(),
         }
     }
 
     /// The shortest and the longest of the admitted samples; `None` where there is none.
-    pub(crate) fn extremes<L: Length>(&self, lengths: &[L]) -> Option<(u64, u64)> {
+    pub(crate) fn extremes(&self) -> Option<(u64, u64)> {
         if self.admits(self.shortest) && self.admits(self.longest) {
             return Some((self.shortest, self.longest));
         }
-        let admitted = || lengths.iter().map(|&length| length.into()).filter(|&length| self.admits(length));
+        let admitted = || self.lengths.iter().map(|&length| length.into()).filter(|&length| self.admits(length));
         admitted().min().zip(admitted().max())
     }
 
     /// Refuses the first sample that the policies do not allow.
-    pub(crate) fn check<L: Length>(
-        &self,
-        lengths: &[L],
-        model: &CostModel,
-        empty: Empty,
-        overlong: Overlong,
-    ) -> Result<()> {
+    pub(crate) fn check(&self, model: &CostModel, empty: Empty, overlong: Overlong) -> Result<()> {
         let &Self { shortest, longest, longest_admissible, .. } = self;
-        let n_samples = lengths.len();
+        let n_samples = self.lengths.len();
         if n_samples > 0 && shortest == 0 && empty == Empty::Error {
-            let (index, _, n_empty) = first(lengths, |length| length == 0);
+            let (index, _, n_empty) = self.first(|length| length == 0);
             return Err(Error::EmptySample { index, n_empty, n_samples });
         }
         if longest > longest_admissible && overlong == Overlong::Error {
-            let (index, length, n_overlong) = first(lengths, |length| length > longest_admissible);
-            let (cost, token_budget) = (model.sample_cost(length), model.token_budget);
-            return Err(Error::OverLong { index, length, cost, token_budget, n_overlong, n_samples, longest });
+            let (index, length, n_overlong) = self.first(|length| length > longest_admissible);
+            return Err(match model.padded_lengths.last() {
+                Some(&last) if length > last => {
+                    let last_index = model.padded_lengths.len() - 1;
+                    Error::BeyondPaddedLengths { index, length, last_index, last, n_overlong, n_samples, longest }
+                }
+                _ => {
+                    let (cost, token_budget) = (model.sample_cost(length), model.token_budget);
+                    Error::OverLong { index, length, cost, token_budget, n_overlong, n_samples, longest }
+                }
+            });
         }
         let too_large = |length| i64::try_from(model.padded_length(length)).is_err();
         if overlong == Overlong::Keep && too_large(longest) {
-            let (index, length, _) = first(lengths, too_large);
+            let (index, length, _) = self.first(too_large);
             return Err(Error::PaddedLengthTooLarge { index, length, multiple: model.pad_to_multiple_of });
         }
         Ok(())
     }
 
-    /// Refuses the first admitted sample that no bucket holds.
-    pub(crate) fn check_edges<L: Length>(&self, lengths: &[L], edges: &[u64]) -> Result<()> {
+    /// Refuses admitted samples that no bucket holds: the longest of them, as an edge that holds it holds all.
+    pub(crate) fn check_edges(&self, edges: &[u64]) -> Result<()> {
         let last = edges.len() - 1;
-        let is_outside = |length| length <= edges[0] || length > edges[last];
-        let Some((shortest, longest)) = self.extremes(lengths) else { return Ok(()) };
-        if !is_outside(shortest) && !is_outside(longest) {
+        let Some((shortest, longest)) = self.extremes() else { return Ok(()) };
+        let (edge_index, extreme, is_outside): (_, _, &dyn Fn(u64) -> bool) = if longest > edges[last] {
+            (last, longest, &|length| length > edges[last])
+        } else if shortest <= edges[0] {
+            (0, shortest, &|length| length <= edges[0])
+        } else {
             return Ok(());
-        }
-        let (index, length, _) = first(lengths, |length| self.admits(length) && is_outside(length));
-        let edge_index = if length <= edges[0] { 0 } else { last };
-        Err(Error::OutsideBoundaries { index, length, edge_index, edge: edges[edge_index] })
+        };
+        let (_, _, n_outside) = self.first(|length| self.admits(length) && is_outside(length));
+        let (index, length, _) = self.first(|length| length == extreme);
+        let edge = edges[edge_index];
+        Err(Error::OutsideBoundaries { index, length, edge_index, edge, n_outside, n_samples: self.lengths.len() })
     }
-}
 
-/// Position and length of the first sample that `matches`, and how many do; at least one must.
-fn first<L: Length>(lengths: &[L], matches: impl Fn(u64) -> bool) -> (usize, u64, usize) {
-    let mut found = lengths.iter().map(|&l| l.into()).enumerate().filter(|&(_, length)| matches(length));
-    let (index, length) = found.next().expect("the caller has seen a length that matches");
-    (index, length, 1 + found.count())
-}
-
-/// A table of all short lengths.
-#[allow(clippy::unnecessary_box_returns, reason = "too large for the stack")]
-pub(crate) fn zeros<T: Clone + Default>() -> Box<[T; N_SHORT]> {
-    match vec![T::default(); N_SHORT].into_boxed_slice().try_into() {
-        Ok(table) => table,
-        Err(_) => unreachable!("the vector was made with N_SHORT elements"),
+    /// Index and length of the first sample that `matches`, and how many do; at least one must.
+    fn first(&self, matches: impl Fn(u64) -> bool) -> (usize, u64, usize) {
+        let mut found = self.lengths.iter().map(|&l| l.into()).enumerate().filter(|&(_, length)| matches(length));
+        let (i, length) = found.next().expect("the caller has seen a length that matches");
+        (self.selection.index(i), length, 1 + found.count())
     }
 }

@@ -9,6 +9,8 @@ pub struct CostModel {
     pub max_batch_size: Option<u64>,
     /// Lengths are rounded up to a multiple of this many tokens.
     pub pad_to_multiple_of: u64,
+    /// Lengths are rounded up to the next of these, ascending; empty: to a multiple alone. A longer sample is over-long.
+    pub padded_lengths: Vec<u64>,
     /// Fixed cost of every sample, tokens.
     pub per_sample: u64,
     /// The length at which the attention term costs as much as the tokens themselves.
@@ -16,9 +18,14 @@ pub struct CostModel {
 }
 
 impl CostModel {
-    /// Length of a row that holds `length` tokens: the next multiple of `pad_to_multiple_of`, saturating at 2^64 - 1.
+    /// Length of a row that holds `length` tokens: the next of `padded_lengths`; where there is none, the next multiple
+    /// of `pad_to_multiple_of`, saturating at 2^64 - 1.
     #[must_use]
     pub fn padded_length(&self, length: u64) -> u64 {
+        let next = self.padded_lengths.partition_point(|&padded| padded < length);
+        if let Some(&padded) = self.padded_lengths.get(next) {
+            return padded;
+        }
         length.checked_next_multiple_of(self.pad_to_multiple_of).unwrap_or(u64::MAX)
     }
 
@@ -58,7 +65,8 @@ impl CostModel {
     pub fn longest_admissible(&self) -> u64 {
         // sample_cost(length) >= length, so the answer lies in 0..=token_budget; it is found by bisection, as the
         // cost never falls with the length.
-        let (mut fits, mut limit) = (0, self.token_budget);
+        let last = self.padded_lengths.last().map_or(self.token_budget, |&last| last.min(self.token_budget));
+        let (mut fits, mut limit) = (0, last);
         while fits < limit {
             let middle = fits + (limit - fits).div_ceil(2);
             if self.sample_cost(middle) <= self.token_budget {
@@ -80,6 +88,7 @@ mod tests {
             token_budget: 100,
             max_batch_size: None,
             pad_to_multiple_of: 8,
+            padded_lengths: Vec::new(),
             per_sample: 2,
             quadratic_length: Some(64),
         }
@@ -89,6 +98,13 @@ mod tests {
     fn sample_cost_rounds_up_twice() {
         // 9 tokens: 16 padded, 16^2 / 64 = 4; 17 tokens: 24 padded, 24^2 / 64 = 9.
         assert_eq!([9, 16, 17].map(|length| model().sample_cost(length)), [22, 22, 35]);
+    }
+
+    #[test]
+    fn a_list_of_padded_lengths_comes_first() {
+        let model = CostModel { padded_lengths: vec![10, 30], quadratic_length: None, ..model() };
+        assert_eq!([1, 10, 11, 30, 31].map(|length| model.padded_length(length)), [10, 10, 30, 30, 32]);
+        assert_eq!(model.longest_admissible(), 30);
     }
 
     #[test]

@@ -41,6 +41,23 @@ pub enum Error {
         /// The longest length of all, tokens.
         longest: u64,
     },
+    /// A sample that none of the padded lengths holds, under `overlong="error"`.
+    BeyondPaddedLengths {
+        /// Position of the first such sample.
+        index: usize,
+        /// Its length, tokens.
+        length: u64,
+        /// Position of the last padded length.
+        last_index: usize,
+        /// That padded length, tokens.
+        last: u64,
+        /// How many samples are over-long.
+        n_overlong: usize,
+        /// How many samples there are.
+        n_samples: usize,
+        /// The longest length of all, tokens.
+        longest: u64,
+    },
     /// A kept over-long sample whose padded length does not fit the signed 64-bit output.
     PaddedLengthTooLarge {
         /// Position of the first such sample.
@@ -52,7 +69,7 @@ pub enum Error {
     },
     /// A length that no bucket holds.
     OutsideBoundaries {
-        /// Position of the first such sample.
+        /// Position of the sample furthest outside, the first of these.
         index: usize,
         /// Its length, tokens.
         length: u64,
@@ -60,6 +77,10 @@ pub enum Error {
         edge_index: usize,
         /// That edge, tokens.
         edge: u64,
+        /// How many samples lie beyond it.
+        n_outside: usize,
+        /// How many samples there are.
+        n_samples: usize,
     },
     /// Boundaries that do not ascend.
     UnorderedBoundaries {
@@ -76,6 +97,29 @@ pub enum Error {
         n_edges: usize,
         /// The most that are accepted.
         max_edges: usize,
+    },
+    /// Padded lengths that do not ascend.
+    UnorderedPaddedLengths {
+        /// Position of the first length that is not above the one before it.
+        index: usize,
+        /// That length, tokens.
+        length: u64,
+        /// The length before it, tokens.
+        previous: u64,
+    },
+    /// No padded length, or too many.
+    NumberOfPaddedLengths {
+        /// How many were passed.
+        n_lengths: usize,
+        /// The most that are accepted.
+        max_lengths: usize,
+    },
+    /// A mask of another size than the lengths.
+    MaskSize {
+        /// Entries of the mask.
+        n_admitted: usize,
+        /// How many samples there are.
+        n_samples: usize,
     },
     /// An integer option outside its range.
     OutOfRange {
@@ -172,16 +216,38 @@ impl fmt::Display for Error {
                  length = {}; correct the length, or set overlong=\"drop\"",
                 i64::MAX
             ),
-            Self::OutsideBoundaries { index, length, edge_index: 0, edge } => write!(
+            Self::OutsideBoundaries { index, length, edge_index: 0, edge, n_outside, n_samples } => write!(
                 f,
                 "lengths[{index}] = {length} is not above the first edge boundaries[0] = {edge}; start boundaries \
-                 with an edge below {length}, or set boundaries=\"auto\""
+                 with an edge below {length}, or set boundaries=\"auto\" ({n_outside} of {n_samples} samples are not \
+                 above it, this one is the shortest)"
             ),
-            Self::OutsideBoundaries { index, length, edge_index, edge } => write!(
+            Self::OutsideBoundaries { index, length, edge_index, edge, n_outside, n_samples } => write!(
                 f,
                 "lengths[{index}] = {length} exceeds the last edge boundaries[{edge_index}] = {edge}; append an edge \
-                 of {length} or more, or set boundaries=\"auto\""
+                 of {length} or more, or set boundaries=\"auto\" ({n_outside} of {n_samples} samples exceed it, this \
+                 one is the longest)"
             ),
+            Self::BeyondPaddedLengths { index, length, last_index, last, n_overlong, n_samples, longest } => write!(
+                f,
+                "lengths[{index}] = {length} exceeds the last padded length padded_lengths[{last_index}] = {last}; \
+                 append a padded length of {longest} or more, or set overlong=\"drop\" or \"keep\" ({n_overlong} of \
+                 {n_samples} samples are over-long, the longest is {longest})"
+            ),
+            Self::UnorderedPaddedLengths { index, length, previous } => write!(
+                f,
+                "padded_lengths[{index}] = {length} does not exceed padded_lengths[{}] = {previous}; pass strictly \
+                 ascending lengths, such as [512, 1024, 2048]",
+                index - 1
+            ),
+            Self::NumberOfPaddedLengths { n_lengths, max_lengths } => write!(
+                f,
+                "padded_lengths has {n_lengths} lengths, outside [1, {max_lengths}]; pass the lengths that batches may \
+                 be padded to, such as [512, 1024, 2048]"
+            ),
+            Self::MaskSize { n_admitted, n_samples } => {
+                write!(f, "admitted has {n_admitted} entries, lengths has {n_samples}; pass one entry for each sample")
+            }
             Self::UnorderedBoundaries { index, edge, previous } => write!(
                 f,
                 "boundaries[{index}] = {edge} does not exceed boundaries[{}] = {previous}; pass strictly ascending \

@@ -15,14 +15,21 @@
 mod admission;
 mod boundaries;
 mod bucket;
+mod by_length;
 pub mod collate;
 mod cost;
 mod error;
+mod exponential;
+mod lengths;
+mod options;
 mod order;
 mod pack;
 mod plan;
 mod record;
 mod rng;
+mod shapes;
+mod soft;
+mod threads;
 
 #[cfg(feature = "python")]
 mod python;
@@ -31,5 +38,8 @@ pub use admission::{Empty, Overlong};
 pub use bucket::Boundaries;
 pub use cost::CostModel;
 pub use error::{Error, Result};
+pub use lengths::Lengths;
+pub use options::{Options, Strategy};
 pub use pack::Closed;
-pub use plan::{DFLASH_BOUNDARIES, EpochPlan, Lengths, ORDER_VERSION, Options, Planner, Strategy, Totals, pack_epoch};
+pub use plan::{DFLASH_BOUNDARIES, EpochPlan, ORDER_VERSION, Planner, Totals, pack_epoch};
+pub use shapes::PaddedLengths;

@@ -1,20 +1,20 @@
 //! The order of the batches: a random permutation, or windows that each draw from the whole range of lengths.
 use crate::cost::CostModel;
 use crate::pack::Batch;
-use crate::rng::{self, Stage};
+use crate::rng::{self, Generator, Stage, Streams};
 
 /// Returns the positions in `batches` in the order in which they are trained. `align_ranks` divides `window`.
 ///
 /// With a window of one batch this is a plain shuffle. Otherwise the batches are sorted by length, cut into steps of
 /// `align_ranks` neighbours and the steps into `window / align_ranks` strata of equal count; every window takes one
 /// step of every stratum. Full batches all cost about the budget, so their cost says nothing of their length: the sort
-/// is by padded length first, and by cost where that is equal.
+/// is by padded length first, and by cost where that is equal. What fills no step or no window comes last and is drawn
+/// from the whole range of lengths too.
 pub(crate) fn order(
     batches: &[Batch],
     model: &CostModel,
     (window, align_ranks): (u64, u64),
-    seed: u64,
-    epoch: u64,
+    streams: Streams,
 ) -> Vec<usize> {
     let [window, align_ranks] = [window, align_ranks].map(|n| usize::try_from(n).unwrap_or(usize::MAX));
     let mut sorted: Vec<usize> = (0..batches.len()).collect();
@@ -24,42 +24,55 @@ pub(crate) fn order(
             (model.padded_length(longest), model.batch_cost(n_samples, longest))
         });
     }
-    // What does not fill a step comes last; it is taken from the shortest batches.
-    let (short_step, full) = sorted.split_at(batches.len() % align_ranks);
-    let n_steps = full.len() / align_ranks;
-    // More strata than steps would stay empty and draw nothing.
-    let n_strata = (window / align_ranks).clamp(1, n_steps.max(1));
+    let mut rest_rng = streams.open(Stage::Rest, 0);
+    let n_batches_over = sorted.len() % align_ranks;
+    let last_step = take_from_all(&mut sorted, n_batches_over, &mut rest_rng);
+    let mut steps: Vec<usize> = (0..sorted.len() / align_ranks).collect();
+    let n_strata = window / align_ranks;
+    let n_steps_over = steps.len() % n_strata;
+    let mut last_window = take_from_all(&mut steps, n_steps_over, &mut rest_rng);
 
-    let mut steps: Vec<usize> = (0..n_steps).collect();
-    let strata: Vec<_> =
-        (0..n_strata).map(|a| stratum_start(a, n_steps, n_strata)..stratum_start(a + 1, n_steps, n_strata)).collect();
-    let mut rng = rng::stream(seed, epoch, Stage::Strata, 0);
-    for stratum in &strata {
-        rng::shuffle(&mut steps[stratum.clone()], &mut rng);
+    let n_windows = steps.len() / n_strata;
+    let mut rng = streams.open(Stage::Strata, 0);
+    if n_windows > 0 {
+        steps.chunks_exact_mut(n_windows).for_each(|stratum| rng::shuffle(stratum, &mut rng));
     }
-
-    let mut window_rng = rng::stream(seed, epoch, Stage::Window, 0);
-    let mut ranks_rng = rng::stream(seed, epoch, Stage::Ranks, 0);
+    let mut window_rng = streams.open(Stage::Window, 0);
+    let mut ranks_rng = streams.open(Stage::Ranks, 0);
     let mut ordered = Vec::with_capacity(batches.len());
-    let mut in_window: Vec<usize> = Vec::with_capacity(n_strata);
-    for t in 0..n_steps.div_ceil(n_strata) {
-        in_window.clear();
-        in_window.extend(strata.iter().filter_map(|stratum| steps[stratum.clone()].get(t)));
-        rng::shuffle(&mut in_window, &mut window_rng);
-        for &step in &in_window {
-            push_step(&mut ordered, &full[step * align_ranks..(step + 1) * align_ranks], &mut ranks_rng);
+    let mut push_window = |in_window: &mut [usize]| {
+        rng::shuffle(in_window, &mut window_rng);
+        for &mut step in in_window {
+            push_step(&mut ordered, &sorted[step * align_ranks..(step + 1) * align_ranks], &mut ranks_rng);
         }
+    };
+    let mut in_window: Vec<usize> = Vec::new();
+    for t in 0..n_windows {
+        in_window.clear();
+        in_window.extend(steps.chunks_exact(n_windows).map(|stratum| stratum[t]));
+        push_window(&mut in_window);
     }
-    push_step(&mut ordered, short_step, &mut ranks_rng);
+    push_window(&mut last_window);
+    push_step(&mut ordered, &last_step, &mut ranks_rng);
     ordered
 }
 
-fn stratum_start(stratum: usize, n_steps: usize, n_strata: usize) -> usize {
-    (stratum as u128 * n_steps as u128 / n_strata as u128) as usize
+/// Takes `n` of the items out, one from each of `n` runs of about equal length.
+fn take_from_all(items: &mut Vec<usize>, n: usize, rng: &mut Generator) -> Vec<usize> {
+    let start = |run: usize| (run as u128 * items.len() as u128 / n as u128) as usize;
+    let places: Vec<usize> = (0..n).map(|run| start(run) + rng::below(start(run + 1) - start(run), rng)).collect();
+    let taken = places.iter().map(|&place| items[place]).collect();
+    let mut places = places.into_iter().peekable();
+    let mut place = 0;
+    items.retain(|_| {
+        place += 1;
+        places.next_if_eq(&(place - 1)).is_none()
+    });
+    taken
 }
 
 /// Appends one step, its ranks in random order, so that none keeps a role.
-fn push_step(ordered: &mut Vec<usize>, step: &[usize], rng: &mut rng::Generator) {
+fn push_step(ordered: &mut Vec<usize>, step: &[usize], rng: &mut Generator) {
     let start = ordered.len();
     ordered.extend_from_slice(step);
     rng::shuffle(&mut ordered[start..], rng);

@@ -1,8 +1,8 @@
 //! Greedy packing under the cost model, and the splitting that makes the number of batches constant.
-use crate::bucket::Layout;
+use std::ops::Range;
+
 use crate::cost::CostModel;
-use crate::record::Record;
-use crate::rng::{self, Stage};
+use crate::rng::{self, Stage, Streams};
 
 /// A run of samples that are trained together.
 #[derive(Clone, Copy, Debug)]
@@ -14,13 +14,6 @@ pub(crate) struct Batch {
     pub longest: u64,
     /// The bucket; -1 for an over-long sample that is kept.
     pub bucket: i32,
-}
-
-impl Batch {
-    pub(crate) fn of<R: Record>(records: &[R], layout: &Layout, start: usize, n_samples: usize, bucket: i32) -> Self {
-        let longest = layout.codec(bucket).longest(&records[start..start + n_samples]);
-        Self { start, n_samples, longest, bucket }
-    }
 }
 
 /// Why batches ended where they did.
@@ -42,40 +35,56 @@ impl std::ops::AddAssign for Closed {
     }
 }
 
-/// Packs the records of bucket `bucket` in their order. None is over-long.
-pub(crate) fn pack<R: Record>(records: &[R], layout: &Layout, bucket: usize, model: &CostModel) -> Packed {
-    let (offset, top, bucket) = (layout.starts[bucket], layout.top(bucket), bucket as i32);
-    let codec = layout.codec(bucket);
+/// Packs the samples of a bucket in their order. None is over-long or longer than `top`, and a larger one is never
+/// shorter. Batches count positions from `start_of_bucket`.
+pub(crate) fn pack<R: Copy + Ord>(
+    samples: &[R],
+    length: impl Fn(R) -> u64,
+    (bucket, start_of_bucket, top): (i32, usize, u64),
+    model: &CostModel,
+) -> Packed {
     let mut packed = Packed::default();
-    let Some(cap_of_top) = (!records.is_empty()).then(|| model.cap(top)) else { return packed };
+    if samples.is_empty() {
+        return packed;
+    }
+    let cap_of_all = model.cap(top);
     let mut start = 0;
-    while start < records.len() {
-        // This many always fit, so only their maximum matters: one comparison a sample, without a branch.
-        let mut end = start + cap_of_top.min(records.len() - start);
-        let mut longest = codec.longest(&records[start..end]);
-        let mut cap = model.cap(longest);
-        // The sample that comes next stays if the batch still fits with it; only a longer one changes the cap.
-        while let Some(&next) = records.get(end) {
-            let longest_with_next = longest.max(codec.length(next));
-            if longest_with_next > longest {
-                cap = model.cap(longest_with_next);
-            }
-            if end - start + 1 > cap {
-                if (end - start) as u64 + 1 > model.budget_cap(longest_with_next) {
+    while let Some(first) = longest(&samples[start..samples.len().min(start + cap_of_all)]) {
+        // These always fit, so only their maximum matters: one comparison a sample, without a branch.
+        let mut end = samples.len().min(start + cap_of_all);
+        let (mut longest, mut cap) = (first, model.cap(length(first)));
+        // From here on, the samples up to the next longer one stay while the batch has room; only a longer one changes it.
+        loop {
+            let room = samples.len().min(start.saturating_add(cap));
+            let longer = samples[end..room].iter().position(|&sample| sample > longest);
+            end = longer.map_or(room, |n_shorter| end + n_shorter);
+            let Some(&next) = samples.get(end) else { break };
+            let longest_with_next = longest.max(next);
+            let cap_with_next = if next > longest { model.cap(length(next)) } else { cap };
+            if end - start + 1 > cap_with_next {
+                if (end - start) as u64 + 1 > model.budget_cap(length(longest_with_next)) {
                     packed.closed.by_budget += 1;
                 } else {
                     packed.closed.by_max_batch_size += 1;
                 }
                 break;
             }
-            longest = longest_with_next;
+            (longest, cap) = (longest_with_next, cap_with_next);
             end += 1;
         }
-        packed.batches.push(Batch { start: offset + start, n_samples: end - start, longest, bucket });
+        let n_samples = end - start;
+        packed.batches.push(Batch { start: start_of_bucket + start, n_samples, longest: length(longest), bucket });
         start = end;
     }
     packed.closed.by_bucket_end += 1;
     packed
+}
+
+/// The largest of the samples; `None` where there is none.
+#[inline]
+pub(crate) fn longest<R: Copy + Ord>(samples: &[R]) -> Option<R> {
+    // Folds over copies become vector instructions, `max` over references does not.
+    samples.first().map(|&first| samples.iter().copied().fold(first, R::max))
 }
 
 /// The batches of one bucket, in order.
@@ -85,14 +94,21 @@ pub(crate) struct Packed {
     pub closed: Closed,
 }
 
+impl std::ops::AddAssign for Packed {
+    fn add_assign(&mut self, other: Self) {
+        self.batches.extend(other.batches);
+        self.closed += other.closed;
+    }
+}
+
 /// Splits batches until there are `n_batches`: in every round a random choice of those with two samples or more, each
-/// into halves, so that no length is favoured. Ends early where every batch is down to one sample.
-pub(crate) fn split<R: Record>(
-    records: &[R],
-    layout: &Layout,
+/// into halves, so that no length is favoured. Ends early where every batch is down to one sample. `longest` tells the
+/// longest of the samples at some positions, which are all of one bucket.
+pub(crate) fn split(
     batches: &mut Vec<Batch>,
     n_batches: usize,
-    (seed, epoch): (u64, u64),
+    streams: Streams,
+    longest: impl Fn(Range<usize>, i32) -> u64,
 ) {
     for round in 0.. {
         let missing = n_batches.saturating_sub(batches.len());
@@ -100,21 +116,29 @@ pub(crate) fn split<R: Record>(
         if missing == 0 || chosen.is_empty() {
             return;
         }
-        rng::shuffle(&mut chosen, &mut rng::stream(seed, epoch, Stage::Split, round));
+        rng::shuffle(&mut chosen, &mut streams.open(Stage::Split, round));
         chosen.truncate(missing);
         chosen.sort_unstable();
         let mut chosen = chosen.into_iter().peekable();
+        let part = |start: usize, n_samples: usize, bucket: i32| Batch {
+            start,
+            n_samples,
+            longest: longest(start..start + n_samples, bucket),
+            bucket,
+        };
         *batches = batches
             .iter()
             .enumerate()
-            .flat_map(|(i, batch)| {
-                let n_second = if chosen.next_if_eq(&i).is_some() { batch.n_samples / 2 } else { 0 };
-                let n_first = batch.n_samples - n_second;
-                let first = Batch::of(records, layout, batch.start, n_first, batch.bucket);
-                let second =
-                    (n_second > 0).then(|| Batch::of(records, layout, batch.start + n_first, n_second, batch.bucket));
-                std::iter::once(first).chain(second)
+            .flat_map(|(i, &batch)| {
+                let Batch { start, n_samples, bucket, .. } = batch;
+                if chosen.next_if_eq(&i).is_none() {
+                    return [Some(batch), None];
+                }
+                let n_second = n_samples / 2;
+                let n_first = n_samples - n_second;
+                [Some(part(start, n_first, bucket)), Some(part(start + n_first, n_second, bucket))]
             })
+            .flatten()
             .collect();
     }
 }

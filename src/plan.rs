@@ -1,142 +1,35 @@
 //! One epoch from lengths, options, seed and epoch: the stages in their order.
-use std::sync::{Mutex, OnceLock, PoisonError};
-use std::thread;
+use std::ops::Range;
+use std::sync::OnceLock;
 
-use crate::admission::{Empty, Length, Overlong};
-use crate::bucket::{self, Boundaries, Layout};
+use crate::admission::{Census, Selection};
+use crate::boundaries::{self, Class};
+use crate::bucket::{self, Boundaries, Buckets};
+use crate::by_length::{ByLength, LeftOut, Position};
 use crate::cost::CostModel;
-use crate::error::{Error, Result, check_range};
+use crate::error::{Error, Result};
+use crate::lengths::{Length, Lengths};
+use crate::options::{Options, Strategy};
 use crate::order::order;
-use crate::pack::{Batch, Closed, Packed, pack, split};
+use crate::pack::{Batch, Closed, Packed, longest, pack, split};
 use crate::record::{Record, Records, with_records};
-use crate::rng::{self, Stage};
+use crate::rng::{self, Stage, Streams};
+use crate::shapes::PaddedLengths;
+use crate::{soft, threads};
 
 /// Version of the order contract in docs/ORDER.md. The same version, lengths, options, seed and epoch give the same
 /// plan on every machine, for any number of threads.
-pub const ORDER_VERSION: u32 = 1;
+pub const ORDER_VERSION: u32 = 2;
 
 /// The six buckets of the DFlash write-up, tokens.
 pub const DFLASH_BOUNDARIES: [u64; 7] = [0, 512, 1024, 2048, 3072, 4096, 8192];
 
-/// With fewer samples than this a second thread costs more than it brings.
-const MIN_SAMPLES_FOR_THREADS: usize = 1 << 20;
+/// Epochs that are packed to learn how many batches one needs, and how much it pads.
+const N_PILOTS: u64 = 3;
 
-/// How samples are brought together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Strategy {
-    /// By buckets of similar length, shuffled within each.
-    Bucketed,
-    /// By length: the least padding, and the same batches in every epoch.
-    Sorted,
-    /// By chance alone: the most padding.
-    Random,
-}
-
-/// The options of a plan.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Options {
-    /// What a batch costs and may cost.
-    pub cost: CostModel,
-    /// Where the boundaries come from.
-    pub boundaries: Boundaries,
-    /// How samples are brought together.
-    pub strategy: Strategy,
-    /// Batches between two optimizer updates; 1: the batch order is shuffled plainly.
-    pub window: u64,
-    /// Ranks whose batches of one step should cost alike; divides `window`.
-    pub align_ranks: u64,
-    /// Whether every epoch has the same number of batches, a multiple of `window`.
-    pub constant_count: bool,
-    /// Samples that exceed the token budget by themselves.
-    pub overlong: Overlong,
-    /// Samples without tokens.
-    pub empty: Empty,
-    /// Threads to plan with; `None`: one below about a million samples, else one a core. The plan is the same.
-    pub threads: Option<usize>,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            cost: CostModel {
-                token_budget: 131_072,
-                max_batch_size: None,
-                pad_to_multiple_of: 1,
-                per_sample: 0,
-                quadratic_length: None,
-            },
-            boundaries: Boundaries::Auto { padding_target: 0.01, min_batches_per_bucket: 8 },
-            strategy: Strategy::Bucketed,
-            window: 1,
-            align_ranks: 1,
-            constant_count: false,
-            overlong: Overlong::Error,
-            empty: Empty::Error,
-            threads: None,
-        }
-    }
-}
-
-impl Options {
-    /// Checks every option by itself and against the others.
-    ///
-    /// # Errors
-    ///
-    /// Names the first option that is out of range or contradicts another.
-    pub fn validate(&self) -> Result<()> {
-        const MAX: u64 = i64::MAX as u64;
-        let CostModel { token_budget, max_batch_size, pad_to_multiple_of, per_sample, quadratic_length } = self.cost;
-        check_range("token_budget", Some(token_budget), 1, MAX)?;
-        check_range("max_batch_size", max_batch_size, 1, MAX)?;
-        check_range("pad_to_multiple_of", Some(pad_to_multiple_of), 1, MAX)?;
-        check_range("per_sample", Some(per_sample), 0, MAX)?;
-        check_range("quadratic_length", quadratic_length, 1, MAX)?;
-        check_range("window", Some(self.window), 1, MAX)?;
-        check_range("align_ranks", Some(self.align_ranks), 1, MAX)?;
-        check_range("threads", self.threads.map(|threads| threads as u64), 1, MAX)?;
-        if !self.window.is_multiple_of(self.align_ranks) {
-            return Err(Error::AlignRanks { align_ranks: self.align_ranks, window: self.window });
-        }
-        let strategy = match self.strategy {
-            Strategy::Bucketed => return self.boundaries.validate(),
-            Strategy::Sorted => "sorted",
-            Strategy::Random => "random",
-        };
-        match self.boundaries {
-            Boundaries::Auto { .. } => Ok(()),
-            _ => Err(Error::NoEffect { name: "boundaries", with: format!("strategy = \"{strategy}\"") }),
-        }
-    }
-}
-
-/// The lengths of all samples, tokens.
-#[derive(Clone, Copy, Debug)]
-pub enum Lengths<'a> {
-    /// All below 2^16.
-    U16(&'a [u16]),
-    /// All below 2^32.
-    U32(&'a [u32]),
-    /// Any.
-    U64(&'a [u64]),
-}
-
-impl<'a> From<&'a [u16]> for Lengths<'a> {
-    fn from(lengths: &'a [u16]) -> Self {
-        Self::U16(lengths)
-    }
-}
-
-impl<'a> From<&'a [u32]> for Lengths<'a> {
-    fn from(lengths: &'a [u32]) -> Self {
-        Self::U32(lengths)
-    }
-}
-
-impl<'a> From<&'a [u64]> for Lengths<'a> {
-    fn from(lengths: &'a [u64]) -> Self {
-        Self::U64(lengths)
-    }
-}
+/// An epoch that needs more batches than the constant count is drawn again up to this often, the last time in order of
+/// length.
+const N_ATTEMPTS: u64 = 8;
 
 /// One epoch: all batches in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -149,7 +42,7 @@ pub struct EpochPlan {
     pub padded_lengths: Vec<i64>,
     /// `[n_batches]`, cost of each batch under the cost model, tokens; at most 2^63 - 1.
     pub costs: Vec<i64>,
-    /// `[n_batches]`, the bucket of each batch; -1: an over-long sample, kept.
+    /// `[n_batches]`, the bucket that holds the longest sample of each batch; -1: an over-long sample, kept.
     pub buckets: Vec<i32>,
     /// `[n_buckets + 1]`, edges: bucket `i` holds `boundaries[i] < length <= boundaries[i + 1]`.
     pub boundaries: Vec<i64>,
@@ -178,43 +71,138 @@ pub struct Totals {
     pub n_splits: u64,
 }
 
-/// Lengths validated and sorted into buckets once, for the plans of any number of epochs.
+/// Lengths validated and sorted once, for the plans of any number of epochs.
 #[derive(Clone, Debug)]
 pub struct Planner {
     options: Options,
-    layout: Layout,
-    records: Records,
-    n_samples: usize,
-    /// See [`Planner::n_batches`]; counted when first asked for.
-    most_batches: OnceLock<usize>,
+    /// The cost model of the options, with the padded lengths that were chosen.
+    model: CostModel,
+    samples: Samples,
+    boundaries: Vec<u64>,
+    dropped: Vec<usize>,
+    dropped_tokens: u128,
+    real_tokens: u128,
+    /// See [`Planner::n_packed_batches`]; counted when first asked for.
+    n_packed: OnceLock<usize>,
+}
+
+/// The planned samples as the shuffle wants them.
+#[derive(Clone, Debug)]
+enum Samples {
+    /// Hard buckets.
+    InBuckets(Records, Buckets),
+    /// In order of length, with soft buckets or without any.
+    Sorted(ByLength<u32>),
+    /// As many samples as 32 bits do not number.
+    SortedWide(ByLength<u64>),
+}
+
+/// Evaluates one expression on records in buckets and another on samples in order of length, whatever their integer is.
+macro_rules! with_samples {
+    ($samples:expr, ($records:ident, $buckets:ident) => $hard:expr, $sorted:ident => $soft:expr) => {
+        match $samples {
+            Samples::InBuckets(records, $buckets) => with_records!(records, $records => $hard),
+            Samples::Sorted($sorted) => $soft,
+            Samples::SortedWide($sorted) => $soft,
+        }
+    };
 }
 
 impl Planner {
-    /// Validates options and lengths, finds the boundaries and sorts the samples into buckets.
+    /// Validates options and lengths, finds the boundaries and sorts the samples.
     ///
     /// # Errors
     ///
     /// Names the first option or length that cannot be accepted.
     pub fn new<'a>(lengths: impl Into<Lengths<'a>>, options: Options) -> Result<Self> {
+        Self::of_admitted(lengths, None, options)
+    }
+
+    /// Like `new`, for the samples that `admitted`, `[n_samples]`, selects; the others are left out and reported, whatever
+    /// their lengths.
+    ///
+    /// # Errors
+    ///
+    /// Names the first option or admitted length that cannot be accepted, or says that the mask has another size.
+    pub fn of_admitted<'a>(
+        lengths: impl Into<Lengths<'a>>,
+        admitted: Option<&[bool]>,
+        options: Options,
+    ) -> Result<Self> {
         options.validate()?;
-        let (records, layout) = match lengths.into() {
-            Lengths::U16(lengths) => partition(lengths, &options)?,
-            Lengths::U32(lengths) => partition(lengths, &options)?,
-            Lengths::U64(lengths) => partition(lengths, &options)?,
-        };
-        let n_samples = with_records!(&records, records => records.len());
-        let planner = Self { options, layout, records, n_samples, most_batches: OnceLock::new() };
-        if planner.options.constant_count && planner.n_batches(true) > n_samples {
-            let (n_batches, window) = (planner.n_batches(true), planner.options.window);
-            return Err(Error::TooFewSamples { n_samples, n_batches, window });
+        let planner = match lengths.into() {
+            Lengths::U16(lengths) => Self::of_selected(lengths, admitted, options),
+            Lengths::U32(lengths) => Self::of_selected(lengths, admitted, options),
+            Lengths::U64(lengths) => Self::of_selected(lengths, admitted, options),
+        }?;
+        let (n_samples, window) = (planner.n_samples(), planner.options.window);
+        if planner.options.constant_count && planner.n_batches() > n_samples {
+            return Err(Error::TooFewSamples { n_samples, n_batches: planner.n_batches(), window });
         }
         Ok(planner)
     }
 
-    /// Plans one epoch. `O(n_samples)`, with up to 16 bytes a sample beside what the planner holds.
+    fn of_selected<L: Length>(lengths: &[L], admitted: Option<&[bool]>, options: Options) -> Result<Self> {
+        let n_samples = lengths.len();
+        let Some(admitted) = admitted else {
+            return Self::of(lengths, &Selection { indices: None, n_samples }, options);
+        };
+        if admitted.len() != n_samples {
+            return Err(Error::MaskSize { n_admitted: admitted.len(), n_samples });
+        }
+        let indices: Vec<usize> = (0..n_samples).filter(|&i| admitted[i]).collect();
+        let selected: Vec<L> = indices.iter().map(|&i| lengths[i]).collect();
+        let mut planner = Self::of(&selected, &Selection { indices: Some(indices), n_samples }, options)?;
+        planner.dropped.extend((0..n_samples).filter(|&i| !admitted[i]));
+        planner.dropped.sort_unstable();
+        let not_admitted = lengths.iter().zip(admitted).filter(|&(_, &admitted)| !admitted);
+        planner.dropped_tokens += not_admitted.map(|(&length, _)| u128::from(length.into())).sum::<u128>();
+        Ok(planner)
+    }
+
+    fn of<L: Length>(lengths: &[L], selection: &Selection, options: Options) -> Result<Self> {
+        let mut model = options.cost.clone();
+        if let Some(PaddedLengths::List(list)) = &options.padded_lengths {
+            model.padded_lengths.clone_from(list);
+        }
+        let census = Census::of(lengths, selection, &model);
+        census.check(&model, options.empty, options.overlong)?;
+        if let Some(padded_lengths) = &options.padded_lengths {
+            model.padded_lengths = padded_lengths.choose(&census.histogram(), &model);
+        }
+        let hard = match (options.strategy, &options.boundaries) {
+            (Strategy::Random, _) => Some(bucket::one_bucket(&census)),
+            (Strategy::Sorted, _) | (_, Boundaries::RepeatWeight(_) | Boundaries::PaddingTarget(_)) => None,
+            (_, Boundaries::Optimal(n_buckets)) => Some(boundaries::optimal(&census.histogram(), &model, *n_buckets)),
+            (_, Boundaries::Edges(edges)) => {
+                census.check_edges(edges)?;
+                Some(edges.clone())
+            }
+        };
+        let (samples, boundaries, left_out) = match hard {
+            Some(edges) => {
+                let (records, buckets, left_out) = bucket::partition(&census, edges.clone(), options.overlong);
+                (Samples::InBuckets(records, buckets), edges, left_out)
+            }
+            None if u32::try_from(selection.n_samples).is_ok() => sorted(&census, &model, &options, Samples::Sorted),
+            None => sorted(&census, &model, &options, Samples::SortedWide),
+        };
+        Ok(Self {
+            options,
+            model,
+            samples,
+            boundaries,
+            real_tokens: census.tokens() - left_out.tokens,
+            dropped: left_out.samples,
+            dropped_tokens: left_out.tokens,
+            n_packed: OnceLock::new(),
+        })
+    }
+
+    /// Plans one epoch. `O(n_samples)`, with up to 24 bytes a sample beside what the planner holds.
     #[must_use]
     pub fn plan(&self, seed: u64, epoch: u64) -> EpochPlan {
-        let mut indices = vec![0; self.n_samples];
+        let mut indices = vec![0; self.n_samples()];
         let plan = self.plan_to(&mut indices, seed, epoch);
         EpochPlan { indices, ..plan }
     }
@@ -222,210 +210,304 @@ impl Planner {
     /// Plans one epoch in the planner's own memory, which saves a copy of it.
     #[must_use]
     pub fn into_plan(self, seed: u64, epoch: u64) -> EpochPlan {
-        let mut indices = vec![0; self.n_samples];
+        let mut indices = vec![0; self.n_samples()];
         let plan = self.into_plan_to(&mut indices, seed, epoch);
         EpochPlan { indices, ..plan }
     }
 
     /// Like `plan`, but for the indices, which go to the caller's memory: `[n_samples]`.
     pub(crate) fn plan_to(&self, indices: &mut [i64], seed: u64, epoch: u64) -> EpochPlan {
-        with_records!(&self.records, records => self.plan_in(&mut records.clone(), indices, seed, epoch))
+        let n_batches = self.options.constant_count.then(|| self.n_batches());
+        let streams = Streams::of(seed, epoch);
+        with_samples!(&self.samples, (records, buckets) => {
+            let (records, packed) = self.draw(streams, n_batches, |streams, attempt| {
+                let mut records = records.clone();
+                let packed = self.pack_buckets(&mut records, buckets, streams, attempt);
+                (records, packed)
+            });
+            self.finish_buckets(&records, buckets, packed, indices, streams)
+        }, samples => {
+            let (positions, packed) =
+                self.draw(streams, n_batches, |streams, attempt| self.pack_sorted(samples, streams, attempt));
+            let longest_of = |range: Range<usize>, _| longest(&positions[range]).map_or(0, |it| samples.length(it));
+            self.finish(&positions, packed, indices, streams, |position| samples.index(position), longest_of)
+        })
     }
 
     /// Like `into_plan`, but for the indices, which go to the caller's memory: `[n_samples]`.
     pub(crate) fn into_plan_to(mut self, indices: &mut [i64], seed: u64, epoch: u64) -> EpochPlan {
-        let records = std::mem::replace(&mut self.records, Records::U32(Vec::new()));
-        with_records!(records, records => self.plan_in(&mut { records }, indices, seed, epoch))
+        // Under a constant count the records may be needed again, in their old order.
+        if self.options.constant_count || !matches!(self.samples, Samples::InBuckets(..)) {
+            return self.plan_to(indices, seed, epoch);
+        }
+        let Samples::InBuckets(records, buckets) = &mut self.samples else { unreachable!("it was matched above") };
+        let (records, buckets) = (std::mem::replace(records, Records::U32(Vec::new())), buckets.clone());
+        let streams = Streams::of(seed, epoch);
+        with_records!(records, records => {
+            let mut records = records;
+            let packed = self.pack_buckets(&mut records, &buckets, streams, 0);
+            self.finish_buckets(&records, &buckets, packed, indices, streams)
+        })
     }
 
     /// How many samples every plan holds.
     #[must_use]
     pub fn n_samples(&self) -> usize {
-        self.n_samples
+        with_samples!(&self.samples, (records, _buckets) => records.len(), samples => samples.n_samples())
     }
 
     /// Edges of the buckets, tokens: bucket `i` holds `boundaries[i] < length <= boundaries[i + 1]`.
     #[must_use]
     pub fn boundaries(&self) -> &[u64] {
-        &self.layout.boundaries
+        &self.boundaries
     }
 
     /// The samples left out, ascending.
     #[must_use]
     pub fn dropped(&self) -> &[usize] {
-        &self.layout.dropped
+        &self.dropped
     }
 
-    /// Tokens of a row of a batch whose longest sample has `longest` tokens.
+    /// The options as they were given.
     #[must_use]
-    pub fn padded_length(&self, longest: u64) -> u64 {
-        self.options.cost.padded_length(longest)
+    pub fn options(&self) -> &Options {
+        &self.options
     }
 
-    /// Cost of a batch of `n_samples` whose longest has `longest` tokens.
+    /// The cost model, with the padded lengths that were chosen.
     #[must_use]
-    pub fn batch_cost(&self, n_samples: usize, longest: u64) -> u128 {
-        self.options.cost.batch_cost(n_samples, longest)
+    pub fn model(&self) -> &CostModel {
+        &self.model
     }
 
-    /// The most batches that greedy packing can need in any epoch; `constant`: rounded up to a multiple of the window,
-    /// which is the number of batches of every epoch under `constant_count`.
+    /// The number of batches of every epoch under `constant_count`: what packing needs, rounded up to a multiple of
+    /// `window`.
     #[must_use]
-    pub fn n_batches(&self, constant: bool) -> usize {
-        let window = if constant { usize::try_from(self.options.window).unwrap_or(usize::MAX) } else { 1 };
-        self.most_batches.get_or_init(|| self.count_batches()).checked_next_multiple_of(window).unwrap_or(usize::MAX)
+    pub fn n_batches(&self) -> usize {
+        let window = usize::try_from(self.options.window).unwrap_or(usize::MAX);
+        self.n_packed_batches().checked_next_multiple_of(window).unwrap_or(usize::MAX)
     }
 
-    /// A batch that is closed before the end of its bucket holds `cap(longest in bucket)` samples or more, so a bucket
-    /// never needs more than `ceil(size / cap)` batches.
-    fn count_batches(&self) -> usize {
-        with_records!(&self.records, records => {
-            let starts = &self.layout.starts;
-            let in_buckets: usize = (0..self.layout.n_buckets())
-                .map(|i| {
-                    let bucket = &records[starts[i]..starts[i + 1]];
-                    match self.options.strategy {
-                        Strategy::Sorted => self.pack_bucket(bucket, i).batches.len(),
-                        _ if bucket.is_empty() => 0,
-                        _ => bucket.len().div_ceil(self.options.cost.cap(self.layout.codec(i as i32).longest(bucket))),
-                    }
-                })
-                .sum();
-            in_buckets + records.len() - starts[self.layout.n_buckets()]
+    /// The number of batches that packing needs: the most of a few pilot epochs, and 1 / 512 more where they differ.
+    /// Without `constant_count`, an epoch may have a few more or less.
+    #[must_use]
+    pub fn n_packed_batches(&self) -> usize {
+        *self.n_packed.get_or_init(|| {
+            let counts = (0..N_PILOTS).map(|number| self.pilot(number).len());
+            let (least, most) = counts.fold((usize::MAX, 0), |(least, most), n| (least.min(n), most.max(n)));
+            if least == most { most } else { (most + most / 512).min(self.n_samples()) }
         })
     }
 
-    /// Packs the records of one bucket.
-    fn pack_bucket<R: Record>(&self, records: &[R], i: usize) -> Packed {
-        pack(records, &self.layout, i, &self.options.cost)
+    /// The batches of a pilot epoch, in pack order.
+    fn pilot(&self, number: u64) -> Vec<Batch> {
+        let streams = Streams::of_pilot(number);
+        let packed = with_samples!(&self.samples, (records, buckets) => {
+            self.pack_buckets(&mut records.clone(), buckets, streams, 0)
+        }, samples => self.pack_sorted(samples, streams, 0).1);
+        packed.batches
     }
 
-    /// Shuffle, pack, even out, order.
-    fn plan_in<R: Record>(&self, records: &mut [R], indices: &mut [i64], seed: u64, epoch: u64) -> EpochPlan {
-        let Options { cost, window, align_ranks, constant_count, .. } = &self.options;
-        let Packed { mut batches, closed } = self.shuffle_and_pack(records, seed, epoch);
-        let n_packed = batches.len();
-        if *constant_count {
-            split(records, &self.layout, &mut batches, self.n_batches(true), (seed, epoch));
+    /// Draws the epoch until it needs no more than `n_batches`. This ends: the last attempt is in order of length, and
+    /// no order needs fewer batches than that.
+    fn draw<T>(
+        &self,
+        streams: Streams,
+        n_batches: Option<usize>,
+        pack: impl Fn(Streams, u64) -> (T, Packed),
+    ) -> (T, Packed) {
+        for attempt in 0..N_ATTEMPTS {
+            let drawn = pack(Streams { attempt, ..streams }, attempt);
+            if n_batches.is_none_or(|n_batches| drawn.1.batches.len() <= n_batches) {
+                return drawn;
+            }
         }
-        let order = order(&batches, cost, (*window, *align_ranks), seed, epoch);
+        pack(Streams { attempt: N_ATTEMPTS, ..streams }, N_ATTEMPTS)
+    }
+
+    /// Shuffles the samples in order of length and packs them.
+    fn pack_sorted<P: Position>(&self, samples: &ByLength<P>, streams: Streams, attempt: u64) -> (Vec<P>, Packed) {
+        let n_threads = threads::n_threads(self.options.threads, samples.n_samples());
+        let positions = samples.shuffled(streams, N_ATTEMPTS - attempt, n_threads);
+        let packed = pack_through(samples, &positions, &self.model);
+        (positions, packed)
+    }
+
+    /// Shuffles and packs the records bucket by bucket.
+    fn pack_buckets<R: Record>(&self, records: &mut [R], buckets: &Buckets, streams: Streams, attempt: u64) -> Packed {
+        let end_of_buckets = buckets.starts[buckets.len()];
+        let (mut in_buckets, kept) = records.split_at_mut(end_of_buckets);
+        let mut tasks = Vec::with_capacity(buckets.len());
+        for (i, ends) in buckets.starts.windows(2).enumerate() {
+            let (bucket, rest) = in_buckets.split_at_mut(ends[1] - ends[0]);
+            tasks.push((i, bucket));
+            in_buckets = rest;
+        }
+        // Large buckets first: tasks are taken from the end.
+        tasks.sort_by_key(|(_, bucket)| bucket.len());
+        let n_threads = threads::n_threads(self.options.threads, end_of_buckets);
+        let mut of_buckets = threads::for_each(tasks, n_threads, |(i, bucket): (usize, &mut [R])| {
+            let codec = buckets.codec(i as i32);
+            rng::shuffle(bucket, &mut streams.open(Stage::Shuffle, i as u64));
+            if attempt == N_ATTEMPTS {
+                bucket.sort_by_key(|&record| codec.length(record));
+            }
+            let at = (i as i32, buckets.starts[i], buckets.top(i));
+            (i, pack(bucket, |record| codec.length(record), at, &self.model))
+        });
+        of_buckets.sort_unstable_by_key(|&(i, _)| i);
+        let mut packed = Packed::default();
+        for (_, of_bucket) in of_buckets {
+            packed += of_bucket;
+        }
+        let codec = buckets.codec(-1);
+        packed += alone(kept.iter().map(|&record| codec.length(record)), end_of_buckets);
+        packed
+    }
+
+    fn finish_buckets<R: Record>(
+        &self,
+        records: &[R],
+        buckets: &Buckets,
+        packed: Packed,
+        indices: &mut [i64],
+        streams: Streams,
+    ) -> EpochPlan {
+        let longest_of = |range: Range<usize>, bucket| {
+            longest(&records[range]).map_or(0, |record| buckets.codec(bucket).length(record))
+        };
+        self.finish(records, packed, indices, streams, |record| record.index(buckets.index_bits), longest_of)
+    }
+
+    /// Evens the number of batches out, orders them, and writes them down.
+    fn finish<R: Copy>(
+        &self,
+        samples: &[R],
+        Packed { mut batches, closed }: Packed,
+        indices: &mut [i64],
+        streams: Streams,
+        index: impl Fn(R) -> usize,
+        longest_of: impl Fn(Range<usize>, i32) -> u64,
+    ) -> EpochPlan {
+        let (model, &Options { window, align_ranks, constant_count, .. }) = (&self.model, &self.options);
+        let n_packed = batches.len();
+        if constant_count {
+            split(&mut batches, self.n_batches(), streams, longest_of);
+        }
         let mut plan = EpochPlan {
             indices: Vec::new(),
             offsets: Vec::with_capacity(batches.len() + 1),
             padded_lengths: Vec::with_capacity(batches.len()),
             costs: Vec::with_capacity(batches.len()),
             buckets: Vec::with_capacity(batches.len()),
-            boundaries: self.layout.boundaries.iter().map(|&edge| edge as i64).collect(),
-            dropped: self.layout.dropped.iter().map(|&index| index as i64).collect(),
+            boundaries: self.boundaries.iter().map(|&edge| edge as i64).collect(),
+            dropped: self.dropped.iter().map(|&index| index as i64).collect(),
             totals: Totals {
-                real_tokens: self.layout.real_tokens,
-                budget_tokens: batches.len() as u128 * u128::from(cost.token_budget),
-                dropped_tokens: self.layout.dropped_tokens,
+                real_tokens: self.real_tokens,
+                budget_tokens: batches.len() as u128 * u128::from(model.token_budget),
+                dropped_tokens: self.dropped_tokens,
                 closed,
                 n_splits: (batches.len() - n_packed) as u64,
                 ..Totals::default()
             },
         };
         plan.offsets.push(0);
-        let index_bits = self.layout.index_bits;
         let mut position = 0;
-        for i in order {
+        for i in order(&batches, model, (window, align_ranks), streams) {
             let Batch { start, n_samples, longest, bucket } = batches[i];
             let of_batch = &mut indices[position..position + n_samples];
-            for (index, record) in of_batch.iter_mut().zip(&records[start..start + n_samples]) {
-                *index = record.index(index_bits) as i64;
+            for (out, &sample) in of_batch.iter_mut().zip(&samples[start..start + n_samples]) {
+                *out = index(sample) as i64;
             }
             position += n_samples;
             plan.offsets.push(position as i64);
-            plan.padded_lengths.push(cost.padded_length(longest) as i64);
-            plan.buckets.push(bucket);
-            plan.totals.padded_tokens += n_samples as u128 * u128::from(cost.padded_length(longest));
-            let batch_cost = cost.batch_cost(n_samples, longest);
-            plan.costs.push(i64::try_from(batch_cost).unwrap_or(i64::MAX));
-            plan.totals.cost += batch_cost;
+            let (padded_length, cost) = (model.padded_length(longest), model.batch_cost(n_samples, longest));
+            plan.padded_lengths.push(padded_length as i64);
+            plan.costs.push(i64::try_from(cost).unwrap_or(i64::MAX));
+            plan.buckets.push(if bucket < 0 { bucket } else { self.bucket_of(longest) });
+            plan.totals.padded_tokens += n_samples as u128 * u128::from(padded_length);
+            plan.totals.cost += cost;
         }
         plan
     }
 
-    /// All batches in pack order.
-    fn shuffle_and_pack<R: Record>(&self, records: &mut [R], seed: u64, epoch: u64) -> Packed {
-        let end_of_buckets = self.layout.starts[self.layout.n_buckets()];
-        let mut in_buckets = &mut records[..end_of_buckets];
-        let mut buckets = Vec::with_capacity(self.layout.n_buckets());
-        for (i, ends) in self.layout.starts.windows(2).enumerate() {
-            let (bucket, rest) = in_buckets.split_at_mut(ends[1] - ends[0]);
-            buckets.push((i, bucket));
-            in_buckets = rest;
-        }
-        let of_bucket = |(i, bucket): (usize, &mut [R])| {
-            if self.options.strategy != Strategy::Sorted {
-                rng::shuffle(bucket, &mut rng::stream(seed, epoch, Stage::Shuffle, i as u64));
-            }
-            (i, self.pack_bucket(bucket, i))
-        };
-        let mut packed = Packed::default();
-        for (_, of_bucket) in for_each_bucket(buckets, self.n_threads(), of_bucket) {
-            packed.batches.extend(of_bucket.batches);
-            packed.closed += of_bucket.closed;
-        }
-        let (layout, n_kept) = (&self.layout, records.len() - end_of_buckets);
-        let kept = (end_of_buckets..records.len()).map(|start| Batch::of(records, layout, start, 1, -1));
-        packed.batches.extend(kept);
-        packed.closed.by_budget += n_kept as u64;
-        packed
-    }
-
-    fn n_threads(&self) -> usize {
-        match self.options.threads {
-            Some(threads) => threads,
-            None if self.n_samples < MIN_SAMPLES_FOR_THREADS => 1,
-            None => thread::available_parallelism().map_or(1, usize::from),
-        }
+    fn bucket_of(&self, length: u64) -> i32 {
+        self.boundaries[1..].partition_point(|&edge| edge < length) as i32
     }
 }
 
-/// Runs `work` on every bucket, the large ones first, and returns what it returned in bucket order. The threads live no
-/// longer than the call, and who does which bucket changes nothing, as each has a random stream of its own.
-fn for_each_bucket<R: Send, T: Send>(
-    mut buckets: Vec<(usize, &mut [R])>,
-    n_threads: usize,
-    work: impl Fn((usize, &mut [R])) -> (usize, T) + Sync,
-) -> Vec<(usize, T)> {
-    let n_more = n_threads.min(buckets.len()).saturating_sub(1);
-    if n_more == 0 {
-        return buckets.into_iter().map(work).collect();
-    }
-    let n_buckets = buckets.len();
-    buckets.sort_by_key(|(_, bucket)| bucket.len());
-    let queue = Mutex::new(buckets);
-    let done = Mutex::new(Vec::with_capacity(n_buckets));
-    let drain = || {
-        while let Some(bucket) = { queue.lock().unwrap_or_else(PoisonError::into_inner).pop() } {
-            let result = work(bucket);
-            done.lock().unwrap_or_else(PoisonError::into_inner).push(result);
-        }
-    };
-    thread::scope(|scope| {
-        for _ in 0..n_more {
-            // Where the system has no thread to give, this one does the work.
-            if thread::Builder::new().spawn_scoped(scope, drain).is_err() {
-                break;
-            }
-        }
-        drain();
-    });
-    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-    done.sort_unstable_by_key(|&(i, _)| i);
-    done
+/// Packs samples in order of length after their shuffle, in one go: one batch of an epoch is short, and not one a bucket.
+fn pack_through<P: Position>(samples: &ByLength<P>, positions: &[P], model: &CostModel) -> Packed {
+    let (admitted, kept) = positions.split_at(samples.n_admitted());
+    let top = admitted.len().checked_sub(1).map_or(0, |last| samples.length(P::new(last)));
+    let mut packed = pack(admitted, |position| samples.length(position), (0, 0, top), model);
+    packed += alone(kept.iter().map(|&position| samples.length(position)), admitted.len());
+    packed
 }
 
-fn partition<L: Length>(lengths: &[L], options: &Options) -> Result<(Records, Layout)> {
-    let boundaries = if options.strategy == Strategy::Bucketed { &options.boundaries } else { &Boundaries::One };
-    let (mut records, layout) = bucket::partition(lengths, &options.cost, boundaries, options.empty, options.overlong)?;
+/// The kept over-long samples, each in a batch of its own.
+fn alone(lengths: impl Iterator<Item = u64>, start: usize) -> Packed {
+    let batches: Vec<Batch> =
+        (start..).zip(lengths).map(|(start, longest)| Batch { start, n_samples: 1, longest, bucket: -1 }).collect();
+    let by_budget = batches.len() as u64;
+    Packed { batches, closed: Closed { by_budget, ..Closed::default() } }
+}
+
+/// The samples in order of length, with soft buckets where the options ask for some, and the edges of these.
+fn sorted<L: Length, P: Position>(
+    census: &Census<'_, L>,
+    model: &CostModel,
+    options: &Options,
+    wrap: impl Fn(ByLength<P>) -> Samples,
+) -> (Samples, Vec<u64>, LeftOut) {
+    let (mut samples, left_out) = ByLength::of(census, options.overlong);
     if options.strategy == Strategy::Sorted {
-        with_records!(&mut records, records => records[..layout.starts[1]].sort_unstable());
+        return (wrap(samples), bucket::one_bucket(census), left_out);
     }
-    Ok((records, layout))
+    let classes = boundaries::classes(&census.histogram(), model);
+    let repeat_weight = match options.boundaries {
+        Boundaries::RepeatWeight(repeat_weight) => repeat_weight,
+        _ => Boundaries::DEFAULT_REPEAT_WEIGHT,
+    };
+    let ends = soft::partition(&classes, model, repeat_weight);
+    samples.set_spreads(&classes, &soft::spreads(&classes, &ends));
+    if let Boundaries::PaddingTarget(target) = options.boundaries {
+        meet_padding_target(&mut samples, &classes, model, target, options.threads);
+    }
+    let tops = ends.iter().map(|&end| classes[end - 1].top);
+    let edges = if ends.is_empty() { vec![0, 0] } else { std::iter::once(0).chain(tops).collect() };
+    (wrap(samples), edges, left_out)
+}
+
+/// Scales all spreads until pilots pad `target` more than sorted order does, as a share of its padded tokens.
+fn meet_padding_target<P: Position>(
+    samples: &mut ByLength<P>,
+    classes: &[Class],
+    model: &CostModel,
+    target: f64,
+    threads: Option<usize>,
+) {
+    const N_ROUNDS: u32 = 4;
+    const ONE: u128 = 1 << 10;
+    let n_threads = threads::n_threads(threads, samples.n_samples());
+    let padded = |samples: &ByLength<P>, noise: u64| -> u128 {
+        let pilots = (0..N_PILOTS).map(|number| samples.shuffled(Streams::of_pilot(number), noise, n_threads));
+        pilots
+            .flat_map(|positions| pack_through(samples, &positions, model).batches)
+            .map(|batch| batch.n_samples as u128 * u128::from(model.padded_length(batch.longest)))
+            .sum()
+    };
+    let least = padded(samples, 0);
+    let wanted = (target * least as f64) as u128;
+    let unscaled: Vec<u64> = samples.spreads.iter().map(|spread| spread.spread).collect();
+    let mut scale = if wanted == 0 { 0 } else { ONE };
+    for _ in 0..N_ROUNDS {
+        let scaled = unscaled.iter().map(|&spread| (u128::from(spread) * scale / ONE).min(1 << 62) as u64);
+        samples.set_spreads(classes, &scaled.collect::<Vec<_>>());
+        let excess = padded(samples, N_ATTEMPTS).saturating_sub(least).max(1);
+        // The excess grows about as the scale does.
+        scale = (scale.saturating_mul(wanted) / excess).clamp(scale / 8, scale * 8).min(ONE << 20);
+    }
 }
 
 /// Plans one epoch: `Planner::new(lengths, options)?.into_plan(seed, epoch)`.

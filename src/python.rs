@@ -5,12 +5,12 @@
 use numpy::{Element, IntoPyArray, PyArray1, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyString};
+use pyo3::types::PyDict;
 
-use crate::boundaries::MAX_OPTIMAL_BUCKETS;
-use crate::{Boundaries, Closed, Empty, EpochPlan, Error, Lengths, Options, Overlong, Planner, Strategy, Totals};
+use crate::{Closed, EpochPlan, Error, Lengths, Options, Planner, Totals};
 
 mod collate;
+mod options;
 
 #[pymodule(gil_used = false)]
 mod _core {
@@ -25,6 +25,7 @@ mod _core {
     #[pymodule_init]
     fn init(m: &Bound<'_, PyModule>) -> PyResult<()> {
         m.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        m.add("DEFAULTS", super::options::to_dict(m.py(), &super::Options::default())?)?;
         m.add("ORDER_VERSION", crate::ORDER_VERSION)?;
         m.add("DFLASH_BOUNDARIES", crate::DFLASH_BOUNDARIES.to_vec())
     }
@@ -38,17 +39,17 @@ impl From<Error> for PyErr {
 
 /// One epoch of `lengths`; see `bucketshuffle.pack_epoch`.
 #[pyfunction]
-#[pyo3(signature = (lengths, seed, epoch, **options))]
+#[pyo3(signature = (lengths, admitted, seed, epoch, **options))]
 fn pack_epoch<'py>(
     py: Python<'py>,
     lengths: &Bound<'py, PyUntypedArray>,
+    admitted: Option<&Bound<'py, PyArray1<bool>>>,
     seed: &Bound<'py, PyAny>,
     epoch: &Bound<'py, PyAny>,
     options: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let (seed, epoch) = (word("seed", seed)?, word("epoch", epoch)?);
-    let (options, lengths) = (parse_options(options)?, OwnedLengths::copy(lengths)?);
-    let planner = py.detach(move || Planner::new(&lengths, options))?;
+    let (seed, epoch) = (seed_or_epoch("seed", seed)?, seed_or_epoch("epoch", epoch)?);
+    let planner = planner(py, lengths, admitted, options)?;
     plan_into_numpy(py, planner.n_samples(), |indices| planner.into_plan_to(indices, seed, epoch))
 }
 
@@ -59,10 +60,14 @@ struct PyPlanner(Planner);
 #[pymethods]
 impl PyPlanner {
     #[new]
-    #[pyo3(signature = (lengths, **options))]
-    fn new(py: Python<'_>, lengths: &Bound<'_, PyUntypedArray>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
-        let (options, lengths) = (parse_options(options)?, OwnedLengths::copy(lengths)?);
-        Ok(Self(py.detach(|| Planner::new(&lengths, options))?))
+    #[pyo3(signature = (lengths, admitted, **options))]
+    fn new(
+        py: Python<'_>,
+        lengths: &Bound<'_, PyUntypedArray>,
+        admitted: Option<&Bound<'_, PyArray1<bool>>>,
+        options: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Self> {
+        planner(py, lengths, admitted, options).map(Self)
     }
 
     fn plan<'py>(
@@ -71,15 +76,17 @@ impl PyPlanner {
         seed: &Bound<'py, PyAny>,
         epoch: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyDict>> {
-        let (seed, epoch) = (word("seed", seed)?, word("epoch", epoch)?);
+        let (seed, epoch) = (seed_or_epoch("seed", seed)?, seed_or_epoch("epoch", epoch)?);
         plan_into_numpy(py, self.0.n_samples(), |indices| self.0.plan_to(indices, seed, epoch))
     }
 
     /// `[n_batches]`, tokens of a row of batches whose longest samples have `longest` tokens.
     fn padded_length<'py>(&self, longest: &Bound<'py, PyArray1<i64>>) -> Bound<'py, PyArray1<i64>> {
         let longest_of = longest.readonly();
-        let padded =
-            longest_of.as_array().into_iter().map(|&tokens| saturate(self.0.padded_length(tokens as u64).into()));
+        let padded = longest_of
+            .as_array()
+            .into_iter()
+            .map(|&tokens| saturate(self.0.model().padded_length(tokens as u64).into()));
         padded.collect::<Vec<_>>().into_pyarray(longest.py())
     }
 
@@ -91,12 +98,27 @@ impl PyPlanner {
     ) -> Bound<'py, PyArray1<i64>> {
         let (n_samples, longest_of) = (n_samples.readonly(), longest.readonly());
         let batches = n_samples.as_array().into_iter().zip(longest_of.as_array());
-        let costs = batches.map(|(&n, &tokens)| saturate(self.0.batch_cost(n as usize, tokens as u64)));
+        let costs = batches.map(|(&n, &tokens)| saturate(self.0.model().batch_cost(n as usize, tokens as u64)));
         costs.collect::<Vec<_>>().into_pyarray(longest.py())
     }
 
-    fn n_batches(&self, constant: bool) -> usize {
-        self.0.n_batches(constant)
+    #[getter]
+    fn options<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        options::to_dict(py, self.0.options())
+    }
+
+    /// The padded lengths that were given or chosen; empty where there are no such.
+    #[getter]
+    fn padded_lengths<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
+        self.0.model().padded_lengths.iter().map(|&length| length as i64).collect::<Vec<_>>().into_pyarray(py)
+    }
+
+    fn n_batches(&self) -> usize {
+        self.0.n_batches()
+    }
+
+    fn n_packed_batches(&self) -> usize {
+        self.0.n_packed_batches()
     }
 
     #[getter]
@@ -108,6 +130,17 @@ impl PyPlanner {
     fn dropped<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
         self.0.dropped().iter().map(|&index| index as i64).collect::<Vec<_>>().into_pyarray(py)
     }
+}
+
+fn planner(
+    py: Python<'_>,
+    lengths: &Bound<'_, PyUntypedArray>,
+    admitted: Option<&Bound<'_, PyArray1<bool>>>,
+    options: Option<&Bound<'_, PyDict>>,
+) -> PyResult<Planner> {
+    let (options, lengths) = (options::parse(options)?, OwnedLengths::copy(lengths)?);
+    let admitted = admitted.map(|mask| mask.readonly().as_slice().map(<[bool]>::to_vec)).transpose()?;
+    Ok(py.detach(move || Planner::of_admitted(&lengths, admitted.as_deref(), options))?)
 }
 
 fn saturate(tokens: u128) -> i64 {
@@ -219,122 +252,7 @@ impl OwnedLengths {
     }
 }
 
-/// Every option that is given, over the defaults.
-fn parse_options(given: Option<&Bound<'_, PyDict>>) -> PyResult<Options> {
-    let mut options = Options::default();
-    let Some(given) = given else { return Ok(options) };
-    let boundaries = given.get_item("boundaries")?;
-    if let Some(boundaries) = &boundaries {
-        options.boundaries = parse_boundaries(boundaries)?;
-    }
-    for (name, value) in given {
-        let name: String = name.extract()?;
-        match name.as_str() {
-            "token_budget" => options.cost.token_budget = integer("token_budget", &value, 1)?,
-            "max_batch_size" => options.cost.max_batch_size = optional("max_batch_size", &value)?,
-            "pad_to_multiple_of" => options.cost.pad_to_multiple_of = integer("pad_to_multiple_of", &value, 1)?,
-            "per_sample" => options.cost.per_sample = integer("per_sample", &value, 0)?,
-            "quadratic_length" => options.cost.quadratic_length = optional("quadratic_length", &value)?,
-            "window" => options.window = integer("window", &value, 1)?,
-            "align_ranks" => options.align_ranks = integer("align_ranks", &value, 1)?,
-            "threads" => {
-                options.threads = optional("threads", &value)?.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
-            }
-            "constant_count" => options.constant_count = flag("constant_count", &value)?,
-            "boundaries" => {}
-            "padding_target" => match &mut options.boundaries {
-                Boundaries::Auto { padding_target, .. } => *padding_target = real("padding_target", &value)?,
-                _ => return Err(no_effect("padding_target", boundaries.as_ref())),
-            },
-            "min_batches_per_bucket" => match &mut options.boundaries {
-                Boundaries::Auto { min_batches_per_bucket, .. } => {
-                    *min_batches_per_bucket = integer("min_batches_per_bucket", &value, 1)?;
-                }
-                _ => return Err(no_effect("min_batches_per_bucket", boundaries.as_ref())),
-            },
-            "strategy" => {
-                let choices = [Strategy::Bucketed, Strategy::Sorted, Strategy::Random];
-                options.strategy = choice("strategy", &value, &["bucketed", "sorted", "random"], choices)?;
-            }
-            "overlong" => {
-                let choices = [Overlong::Error, Overlong::Drop, Overlong::Keep];
-                options.overlong = choice("overlong", &value, &["error", "drop", "keep"], choices)?;
-            }
-            "empty" => options.empty = choice("empty", &value, &["error", "drop"], [Empty::Error, Empty::Drop])?,
-            _ => {
-                return Err(PyTypeError::new_err(format!(
-                    "{name} is not an option; the options are token_budget, max_batch_size, boundaries, \
-                     padding_target, min_batches_per_bucket, pad_to_multiple_of, per_sample, quadratic_length, \
-                     strategy, window, align_ranks, constant_count, overlong, empty and threads"
-                )));
-            }
-        }
-    }
-    Ok(options)
-}
-
-fn parse_boundaries(value: &Bound<'_, PyAny>) -> PyResult<Boundaries> {
-    if value.is_instance_of::<PyString>() {
-        return choice("boundaries", value, &["auto"], [Options::default().boundaries]);
-    }
-    if let Ok(edges) = value.try_iter() {
-        let edges = edges.enumerate().map(|(i, edge)| integer(&format!("boundaries[{i}]"), &edge?, 0));
-        return Ok(Boundaries::Edges(edges.collect::<PyResult<_>>()?));
-    }
-    let n_buckets = in_range("boundaries", value, 1, MAX_OPTIMAL_BUCKETS as u64)?;
-    Ok(Boundaries::Optimal(usize::try_from(n_buckets).unwrap_or(usize::MAX)))
-}
-
-fn no_effect(name: &'static str, boundaries: Option<&Bound<'_, PyAny>>) -> PyErr {
-    let with = boundaries.map_or_else(String::new, |boundaries| format!("boundaries = {boundaries}"));
-    Error::NoEffect { name, with }.into()
-}
-
 /// A seed or an epoch.
-fn word(name: &str, value: &Bound<'_, PyAny>) -> PyResult<u64> {
-    in_range(name, value, 0, u64::MAX)
-}
-
-/// An integer option; `min` stands in the message for negative values, the core checks the rest.
-fn integer(name: &str, value: &Bound<'_, PyAny>, min: u64) -> PyResult<u64> {
-    in_range(name, value, min, i64::MAX as u64)
-}
-
-fn optional(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Option<u64>> {
-    if value.is_none() { Ok(None) } else { integer(name, value, 1).map(Some) }
-}
-
-fn in_range(name: &str, value: &Bound<'_, PyAny>, min: u64, max: u64) -> PyResult<u64> {
-    let is_bool = value.is_instance_of::<PyBool>();
-    if is_bool || !value.hasattr("__index__")? {
-        return Err(wrong_type(name, value, "an integer"));
-    }
-    match value.extract::<u64>() {
-        Ok(number) if (min..=max).contains(&number) => Ok(number),
-        _ => Err(Error::out_of_range(name, value, min, max).into()),
-    }
-}
-
-fn real(name: &str, value: &Bound<'_, PyAny>) -> PyResult<f64> {
-    value.extract().map_err(|_| wrong_type(name, value, "a number"))
-}
-
-fn flag(name: &str, value: &Bound<'_, PyAny>) -> PyResult<bool> {
-    value.extract().map_err(|_| wrong_type(name, value, "True or False"))
-}
-
-fn choice<T, const N: usize>(
-    name: &'static str,
-    value: &Bound<'_, PyAny>,
-    allowed: &'static [&'static str; N],
-    choices: [T; N],
-) -> PyResult<T> {
-    let Ok(text) = value.extract::<String>() else { return Err(wrong_type(name, value, "a string")) };
-    let known = allowed.iter().zip(choices).find(|(word, _)| **word == text);
-    known.map(|(_, choice)| choice).ok_or_else(|| Error::UnknownChoice { name, value: text, allowed }.into())
-}
-
-fn wrong_type(name: &str, value: &Bound<'_, PyAny>, wanted: &str) -> PyErr {
-    let text = value.repr().map_or_else(|_| "the value".to_owned(), |text| text.to_string());
-    PyTypeError::new_err(format!("{name} = {text} is not {wanted}"))
+fn seed_or_epoch(name: &str, value: &Bound<'_, PyAny>) -> PyResult<u64> {
+    options::in_range(name, value, 0, u64::MAX)
 }

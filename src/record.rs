@@ -30,7 +30,7 @@ macro_rules! impl_record {
 }
 impl_record!(u32, u64, u128);
 
-/// How the records of one bucket are read: lengths are stored less the bucket's lower edge.
+/// How the records of one bucket are read: lengths are stored minus the bucket's lower edge.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Codec {
     pub index_bits: u32,
@@ -41,13 +41,6 @@ impl Codec {
     #[inline]
     pub(crate) fn length<R: Record>(self, record: R) -> u64 {
         self.base + record.length(self.index_bits)
-    }
-
-    /// Longest of the records, tokens; 0 where there is none.
-    #[inline]
-    pub(crate) fn longest<R: Record>(self, records: &[R]) -> u64 {
-        // The length is on top, so the largest record is one of the longest; the fold becomes vector instructions.
-        if records.is_empty() { 0 } else { self.length(records.iter().copied().fold(R::default(), R::max)) }
     }
 }
 

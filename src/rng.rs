@@ -9,7 +9,7 @@ pub type Generator = Xoshiro256PlusPlus;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Stage {
-    /// The samples of one bucket; index: the bucket.
+    /// The samples of one bucket or cell; index: the bucket, the cell, or the padded length.
     Shuffle = 1,
     /// Which batches are split; index: the round.
     Split = 2,
@@ -19,16 +19,49 @@ pub enum Stage {
     Window = 4,
     /// The batches inside every step.
     Ranks = 5,
+    /// How far samples stray; index: the chunk of positions.
+    Noise = 6,
+    /// Which batches and steps come last, because they fill no step or window.
+    Rest = 7,
 }
 
-/// Returns the random stream of one stage of one epoch. The words are hashed one after the other, never added, so that
-/// (seed, epoch) = (0, 1) and (1, 0) have nothing in common.
-#[must_use]
-pub fn stream(seed: u64, epoch: u64, stage: Stage, index: u64) -> Generator {
-    const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
-    let hash =
-        [seed, epoch, stage as u64, index].into_iter().fold(0_u64, |h, word| mix((h ^ word).wrapping_add(GOLDEN)));
-    Generator::seed_from_u64(hash)
+/// The random streams of one epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Streams {
+    /// What the caller chose.
+    pub seed: u64,
+    /// The epoch, or the number of a pilot.
+    pub epoch: u64,
+    /// Pilots have streams that no epoch has.
+    pub is_pilot: bool,
+    /// How often the epoch was drawn before.
+    pub attempt: u64,
+}
+
+impl Streams {
+    /// The streams of an epoch.
+    #[must_use]
+    pub fn of(seed: u64, epoch: u64) -> Self {
+        Self { seed, epoch, is_pilot: false, attempt: 0 }
+    }
+
+    /// The streams of a pilot.
+    #[must_use]
+    pub fn of_pilot(number: u64) -> Self {
+        Self { is_pilot: true, ..Self::of(0, number) }
+    }
+
+    /// Returns the random stream of one stage. The words are hashed one after the other, never added, so that
+    /// (seed, epoch) = (0, 1) and (1, 0) have nothing in common.
+    #[must_use]
+    pub fn open(self, stage: Stage, index: u64) -> Generator {
+        const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+        let stage = stage as u64 + (self.attempt << 8) + (u64::from(self.is_pilot) << 16);
+        let hash = [self.seed, self.epoch, stage, index]
+            .into_iter()
+            .fold(0_u64, |h, word| mix((h ^ word).wrapping_add(GOLDEN)));
+        Generator::seed_from_u64(hash)
+    }
 }
 
 /// The finaliser of SplitMix64, <https://prng.di.unimi.it/splitmix64.c>.
@@ -38,8 +71,14 @@ fn mix(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// More items than this are dealt into parts that fit the cache before they are shuffled.
+/// More items than this are divided into parts that fit the cache before they are shuffled.
 const MAX_AT_ONCE: usize = 1 << 20;
+
+/// A uniformly random number in `[0, bound)`; `bound >= 1`.
+pub fn below(bound: usize, rng: &mut Generator) -> usize {
+    let [pick] = draw::<1>(bound, &mut { u64::MAX }, rng);
+    pick
+}
 
 /// Puts `items` in uniformly random order.
 pub fn shuffle<T: Copy>(items: &mut [T], rng: &mut Generator) {
@@ -47,15 +86,15 @@ pub fn shuffle<T: Copy>(items: &mut [T], rng: &mut Generator) {
         return fisher_yates(items, rng);
     }
     let mut start = 0;
-    for end in deal(items, rng) {
+    for end in divide(items, rng) {
         fisher_yates(&mut items[start..end], rng);
         start = end;
     }
 }
 
-/// Deals each item to one of 256 parts, by the next eight bits of the stream, and returns where the parts end. Shuffled
+/// Moves each item to one of 256 parts, by the next eight bits of the stream, and returns where the parts end. Shuffled
 /// parts are a shuffled whole (Rao, 1961; Sandelius, 1962), without a cache miss an item.
-fn deal<T: Copy>(items: &mut [T], rng: &mut Generator) -> [usize; 256] {
+fn divide<T: Copy>(items: &mut [T], rng: &mut Generator) -> [usize; 256] {
     let mut counts = [0; 256];
     let mut ahead = rng.clone();
     for eight in items.chunks(8) {
@@ -68,8 +107,8 @@ fn deal<T: Copy>(items: &mut [T], rng: &mut Generator) -> [usize; 256] {
         next += n_items;
         next - n_items
     });
-    let undealt = items.to_vec();
-    for eight in undealt.chunks(8) {
+    let undivided = items.to_vec();
+    for eight in undivided.chunks(8) {
         for (&item, part) in eight.iter().zip(rng.next_u64().to_le_bytes()) {
             let cursor = &mut cursors[usize::from(part)];
             items[*cursor] = item;
@@ -88,8 +127,7 @@ fn fisher_yates<T>(items: &mut [T], rng: &mut Generator) {
     // The state lives in registers: reached through the reference, a draw costs 7 ns instead of 1.8.
     let mut local = rng.clone();
     let mut left = items.len();
-    // While `left` exceeds the bound on the right, K draws share a word; the product of bounds fits it, as no part of what
-    // is dealt has 2^32 items.
+    // While `left` exceeds the bound on the right, K draws share a word; the product of bounds fits it, as no part has 2^32 items.
     left = shuffle_down_to::<2, T>(items, left, 1 << 19, &mut local);
     left = shuffle_down_to::<3, T>(items, left, 1 << 14, &mut local);
     left = shuffle_down_to::<4, T>(items, left, 1 << 11, &mut local);
@@ -161,7 +199,7 @@ mod tests {
 
     #[test]
     fn draws_stay_below_their_bounds() {
-        let mut rng = stream(0, 0, Stage::Shuffle, 0);
+        let mut rng = Streams::of(0, 0).open(Stage::Shuffle, 0);
         for _ in 0..1_000 {
             let picks = draw::<3>(5, &mut { u64::MAX }, &mut rng);
             assert!(picks.iter().zip([5, 4, 3]).all(|(&pick, bound)| pick < bound));

@@ -1,12 +1,12 @@
 """Padded batches for training: within 1 % of sorted padding, better mixed than a full shuffle, in milliseconds."""
 
 from bucketshuffle._core import __version__
+from bucketshuffle.options import PlanOptions
 from bucketshuffle.plan import (
     DFLASH_BOUNDARIES,
     ORDER_VERSION,
     EpochPlan,
     Planner,
-    PlanOptions,
     Stats,
     pack_epoch,
 )

@@ -21,7 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--token-budget", type=int, default=131_072, help="what a batch may cost, padded tokens")
     parser.add_argument(
-        "--min-batches-per-bucket", type=int, default=8, help="fewer pads less and meets more mates again"
+        "--min-batches-per-bucket", type=int, default=8, help="fewer pads less and meets more pairs repeated"
     )
     parser.add_argument("--window", type=int, default=64, help="batches between two optimizer updates, over all ranks")
     parser.add_argument("--world-size", type=int, default=8, help="ranks that share a step")
@@ -59,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"""
 padded / real   padded tokens over real tokens (1 = no padding)
 mix             distance of a window of {given.window} batches from the data set's token-weighted lengths (0 = the same)
-mates again     pairs of samples in one batch that share one again in the next epoch
+pairs repeated     pairs of samples in one batch that share one again in the next epoch
 neighbours      correlation of the lengths of neighbouring batches; longest run: most in a row from one bucket
 slowest         padded tokens of the slowest of {given.world_size} ranks over their mean, per step
 Ktok/s          predicted from one measured point: sorted batches ran at 32, and speed follows padded tokens

@@ -5,16 +5,21 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import Unpack
 
-from bucketshuffle.plan import PlanOptions
+from bucketshuffle.options import PlanOptions
 
-__all__ = ["DFLASH_BOUNDARIES", "ORDER_VERSION", "Planner", "__version__", "pack_epoch", "pad_rows"]
+__all__ = ["DEFAULTS", "DFLASH_BOUNDARIES", "ORDER_VERSION", "Planner", "__version__", "pack_epoch", "pad_rows"]
 
 __version__: str
+DEFAULTS: PlanOptions
 ORDER_VERSION: int
 DFLASH_BOUNDARIES: list[int]
 
 def pack_epoch(
-    lengths: npt.NDArray[np.integer[Any]], seed: int, epoch: int, **options: Unpack[PlanOptions]
+    lengths: npt.NDArray[np.integer[Any]],
+    admitted: npt.NDArray[np.bool_] | None,
+    seed: int,
+    epoch: int,
+    **options: Unpack[PlanOptions],
 ) -> dict[str, Any]:
     """One epoch of `lengths`; see `bucketshuffle.pack_epoch`."""
 
@@ -22,11 +27,21 @@ def pack_epoch(
 class Planner:
     """Lengths sorted into buckets once; see `bucketshuffle.Planner`."""
 
-    def __new__(cls, lengths: npt.NDArray[np.integer[Any]], **options: Unpack[PlanOptions]) -> Planner: ...
+    def __new__(
+        cls,
+        lengths: npt.NDArray[np.integer[Any]],
+        admitted: npt.NDArray[np.bool_] | None,
+        **options: Unpack[PlanOptions],
+    ) -> Planner: ...
     def plan(self, seed: int, epoch: int) -> dict[str, Any]: ...
     def padded_length(self, longest: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]: ...
     def batch_cost(self, n_samples: npt.NDArray[np.int64], longest: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]: ...
-    def n_batches(self, constant: bool) -> int: ...
+    def n_batches(self) -> int: ...
+    def n_packed_batches(self) -> int: ...
+    @property
+    def options(self) -> dict[str, Any]: ...
+    @property
+    def padded_lengths(self) -> npt.NDArray[np.int64]: ...
     @property
     def boundaries(self) -> npt.NDArray[np.int64]: ...
     @property

@@ -33,10 +33,6 @@ class Batches:
         """Returns the batches of a plan, in its order."""
         return cls(plan.indices, plan.offsets, plan.padded_lengths, plan.costs, plan.buckets)
 
-    def renamed(self, samples: npt.NDArray[np.int64]) -> Batches:
-        """Returns the same batches with sample `samples[i]` in place of sample `i`."""
-        return dataclasses.replace(self, indices=samples[self.indices])
-
     def __len__(self) -> int:
         return len(self.padded_lengths)
 

@@ -7,14 +7,15 @@ import functools
 import json
 import os
 import zipfile
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypedDict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
 
 from bucketshuffle import _core
 from bucketshuffle.lengths import as_lengths
+from bucketshuffle.options import PlanOptions, shows_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -26,33 +27,12 @@ ORDER_VERSION: int = _core.ORDER_VERSION
 """Version of the order contract (docs/ORDER.md): it changes when the same arguments give another plan."""
 
 
-class BatchOptions(TypedDict, total=False):
-    """The keyword options that say what a batch is; see `pack_epoch`."""
-
-    token_budget: int
-    max_batch_size: int | None
-    boundaries: Literal["auto"] | int | Sequence[int] | npt.NDArray[np.integer[Any]]
-    padding_target: float
-    min_batches_per_bucket: int
-    pad_to_multiple_of: int
-    per_sample: int
-    quadratic_length: int | None
-    strategy: Literal["bucketed", "sorted", "random"]
-    overlong: Literal["error", "drop", "keep"]
-    empty: Literal["error", "drop"]
-    threads: int | None
-
-
-class PlanOptions(BatchOptions, total=False):
-    """All keyword options of `pack_epoch` and `Planner`: those of a batch, and those of their number and order."""
-
-    window: int
-    align_ranks: int
-    constant_count: bool
-
-
-def pack_epoch(lengths: Any, seed: int, *, epoch: int = 0, **options: Unpack[PlanOptions]) -> EpochPlan:
-    """Returns one epoch of padded batches: bucketed by length, shuffled, packed under a token budget, in mixed order.
+@shows_options(PlanOptions)
+def pack_epoch(
+    lengths: Any, seed: int, *, epoch: int = 0, admitted: Any = None, **options: Unpack[PlanOptions]
+) -> EpochPlan:
+    """Returns one epoch of padded batches: brought together by length, shuffled, packed under a token budget, in mixed
+    order.
 
     The plan is a pure function of lengths, options, seed and epoch: the same on every machine and for any number of
     threads. To plan many epochs of one data set, build a `Planner` once.
@@ -62,51 +42,58 @@ def pack_epoch(lengths: Any, seed: int, *, epoch: int = 0, **options: Unpack[Pla
             a slice of a Hugging Face column.
         seed: in [0, 2^64). Mixed with the epoch by a hash: (0, 1) and (1, 0) have nothing in common.
         epoch: in [0, 2^64). Every epoch has other batches in another order.
-        token_budget: what a batch may cost, in padded tokens: samples times the longest of them. Default 131,072. Only
-            a kept over-long sample exceeds it.
-        max_batch_size: samples a batch may hold. Default None: no limit.
-        boundaries: "auto" (default): the fewest buckets that reach `padding_target`, found from the lengths; an integer
-            in [1, 4096]: that many optimal buckets; ascending edges, such as `DFLASH_BOUNDARIES`: bucket `i` holds
-            `boundaries[i] < length <= boundaries[i + 1]`.
-        padding_target: padding that "auto" accepts, as a share of the least possible padded tokens. Default 0.01.
-        min_batches_per_bucket: full batches that each bucket of "auto" must hold. Two samples that share a batch share
-            one again in the next epoch with probability about 1 / (batches in their bucket). Default 8.
-        pad_to_multiple_of: padded lengths are rounded up to a multiple of this many tokens. Default 1.
-        per_sample: fixed cost of every sample, tokens. Default 0.
+        admitted: [n_samples], bool. Samples that are False are left out and reported in `EpochPlan.dropped`, whatever
+            their lengths. None admits all.
+        token_budget: what a batch may cost, in padded tokens: samples times the longest of them. Only a kept over-long
+            sample exceeds it.
+        max_batch_size: samples a batch may hold. None: no limit.
+        boundaries: "auto": soft buckets, found from the lengths; samples of neighbouring lengths mix, further where
+            that costs little. An integer in [1, 4096]: that many hard buckets, the best ones. Ascending edges, such as
+            `DFLASH_BOUNDARIES`: bucket `i` holds `boundaries[i] < length <= boundaries[i + 1]`, in every epoch.
+        repeat_weight: what "auto" minimises is the padding ratio plus this times the share of pairs repeated: of the
+            pairs of samples in one batch, those that share one in the next epoch too. 0 sorts by length. Raise it for
+            fresher batches; they pad more.
+        padding_target: instead of `repeat_weight`: the padding over sorted order that "auto" aims at, as a share of the
+            padded tokens of sorted order.
+        pad_to_multiple_of: padded lengths are rounded up to a multiple of this many tokens.
+        padded_lengths: use few padded lengths, for compiled models. An integer in [1, 4096]: that many, chosen to cost
+            least. Ascending lengths: these; a longer sample is over-long. None: any length.
+        per_sample: fixed cost of every sample, tokens.
         quadratic_length: the padded length, in tokens, at which attention costs as much as everything else; adds
-            `padded_length^2 / quadratic_length` (rounded up) to the cost of every sample. Default None: not counted.
-        strategy: "bucketed" (default), or a baseline under the same budget: "sorted" (least padding, the same batches
-            in every epoch) or "random" (no buckets, most padding).
+            `padded_length^2 / quadratic_length` (rounded up) to the cost of every sample. None: not counted.
+        strategy: "bucketed", or a baseline under the same budget: "sorted" (least padding, the same batches in every
+            epoch) or "random" (no buckets, most padding).
         window: batches between two optimizer updates, over all ranks. Above 1, every window draws from the whole range
-            of lengths (stratified order). Default 1: the batch order is a plain shuffle.
+            of lengths (stratified order). 1: the batch order is a plain shuffle.
         align_ranks: this many consecutive batches, the ranks of one step, have similar lengths. Must divide `window`.
-            Default 1.
-        constant_count: the same number of batches in every epoch, a multiple of `window`, reached by splitting batches:
-            no sample is lost, none repeated. Default False.
-        overlong: samples that exceed the budget by themselves: "error" (default), "drop" (reported in
-            `EpochPlan.dropped`) or "keep" (a batch of their own).
-        empty: samples of length 0: "error" (default) or "drop".
-        threads: threads to plan with. Default None: one below about a million samples, else one a core.
+        constant_count: plan the same number of batches in every epoch, a multiple of `window`, by splitting batches: no
+            sample is lost, none repeated. `Stats.n_splits` counts the batches that this adds.
+        overlong: samples that exceed the budget by themselves: "error", "drop" (reported in `EpochPlan.dropped`) or
+            "keep" (a batch of their own).
+        empty: samples of length 0: "error" or "drop".
+        threads: threads to plan with. None: one below about a million samples, else one a core.
 
     Raises:
         TypeError: `lengths` or an option is of the wrong kind.
         ValueError: a length or an option has a value that cannot be accepted.
 
-    Complexity: O(n_samples), plus the search for boundaries: O(K V log V) for K buckets and V distinct lengths.
+    Complexity: O(n_samples), plus O(V log V) for V distinct padded lengths under "auto", O(K V log V) for K buckets.
 
     >>> from bucketshuffle import pack_epoch
     >>> plan = pack_epoch([5, 3, 8, 5, 3, 8], seed=0, token_budget=16)
     >>> sorted(plan.indices.tolist()), len(plan)
     ([0, 1, 2, 3, 4, 5], 3)
     """
-    return EpochPlan._from_core(_core.pack_epoch(as_lengths(lengths), seed, epoch, **options), seed, epoch)
+    fields = _core.pack_epoch(as_lengths(lengths), _mask(admitted), seed, epoch, **options)
+    return EpochPlan._from_core(fields, seed, epoch)
 
 
 class Planner:
-    """Lengths validated and sorted into buckets once, for the plans of any number of epochs.
+    """Lengths validated and sorted once, for the plans of any number of epochs.
 
     Args:
         lengths: [n_samples], tokens per sample, as for `pack_epoch`.
+        admitted: [n_samples], bool, as for `pack_epoch`.
         options: those of `pack_epoch`.
 
     Raises:
@@ -118,8 +105,9 @@ class Planner:
     (3, [3, 3, 3])
     """
 
-    def __init__(self, lengths: Any, **options: Unpack[PlanOptions]) -> None:
-        self._core = _core.Planner(as_lengths(lengths), **options)
+    @shows_options(PlanOptions)
+    def __init__(self, lengths: Any, *, admitted: Any = None, **options: Unpack[PlanOptions]) -> None:
+        self._core = _core.Planner(as_lengths(lengths), _mask(admitted), **options)
 
     def plan(self, seed: int, epoch: int = 0) -> EpochPlan:
         """Returns the plan of one epoch, bit for bit what `pack_epoch` returns."""
@@ -146,10 +134,37 @@ class Planner:
         `longest` tokens, [n_batches]; at most 2^63 - 1. For batches that a plan does not hold, such as parts of one."""
         return self._core.batch_cost(np.asarray(n_samples, np.int64), np.asarray(longest, np.int64))
 
-    def n_batches(self, constant: bool = True) -> int:
-        """Returns the most batches that any epoch can need; `constant`: rounded up to a multiple of `window`, which is
-        the number of batches of every epoch under `constant_count=True`."""
-        return self._core.n_batches(constant)
+    @property
+    def options(self) -> dict[str, Any]:
+        """Every option of the planner by name, as plain values; what was not given has its default."""
+        return self._core.options
+
+    @property
+    def padded_lengths(self) -> npt.NDArray[np.int64] | None:
+        """[n_padded_lengths], int64, ascending, tokens: what batches are padded to under `padded_lengths`; else None."""
+        return self._core.padded_lengths if self._core.options["padded_lengths"] is not None else None
+
+    def n_batches(self) -> int:
+        """Returns the number of batches of every epoch under `constant_count=True`: what packing needs, rounded up to a
+        multiple of `window`."""
+        return self._core.n_batches()
+
+    def n_packed_batches(self) -> int:
+        """Returns the number of batches that packing needs, learned from three pilot epochs. Without `constant_count` an
+        epoch may have a few more or less."""
+        return self._core.n_packed_batches()
+
+
+def _mask(admitted: Any) -> npt.NDArray[np.bool_] | None:
+    if admitted is None:
+        return None
+    mask = np.asarray(admitted)
+    if mask.dtype != np.bool_ or mask.ndim != 1:
+        raise TypeError(
+            f"admitted has dtype {mask.dtype} and shape {mask.shape}; pass one bool for each sample, such as "
+            "loss_tokens >= 1"
+        )
+    return np.ascontiguousarray(mask)
 
 
 @dataclasses.dataclass(frozen=True)

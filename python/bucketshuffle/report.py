@@ -71,7 +71,7 @@ def window_mix(plan: EpochPlan, lengths: Any, window: int) -> float:
     return float(np.mean(distances))
 
 
-def mates_met_again(plan: EpochPlan, next_plan: EpochPlan) -> float:
+def pairs_repeated(plan: EpochPlan, next_plan: EpochPlan) -> float:
     """Returns the share of pairs of samples in one batch of `plan` that share a batch of `next_plan` too; 0.0 where no
     batch has two samples."""
 
@@ -123,8 +123,8 @@ class Row:
     """Distinct shapes `(B, L)` of an epoch."""
     mix: float
     """See `window_mix`."""
-    mates_met_again: float
-    """See `mates_met_again`, from each epoch to the next."""
+    pairs_repeated: float
+    """See `pairs_repeated`, from each epoch to the next."""
     neighbour_correlation: float
     longest_run: float
     slowest_over_mean: float
@@ -181,7 +181,7 @@ def compare(
                 n_batches=statistics.fmean(len(plan) for plan in plans),
                 n_shapes=statistics.fmean(plan.stats.n_shapes for plan in plans),
                 mix=statistics.fmean(window_mix(plan, lengths, window) for plan in plans),
-                mates_met_again=statistics.fmean(map(mates_met_again, plans[:-1], plans[1:])),
+                pairs_repeated=statistics.fmean(map(pairs_repeated, plans[:-1], plans[1:])),
                 neighbour_correlation=statistics.fmean(map(neighbour_correlation, plans)),
                 longest_run=max(map(longest_run, plans)) if len(plans[0].boundaries) > 2 else 0,
                 slowest_over_mean=statistics.fmean(slowest_over_mean(plan, world_size) for plan in plans),
@@ -201,7 +201,7 @@ def to_table(rows: list[Row], window: int, world_size: int) -> str:
         "batches",
         "shapes",
         f"mix of {window}",
-        "mates again",
+        "pairs repeated",
         "neighbours",
         "longest run",
         f"slowest of {world_size}",
@@ -216,7 +216,7 @@ def to_table(rows: list[Row], window: int, world_size: int) -> str:
             f"{row.n_batches:,.0f}",
             f"{row.n_shapes:,.0f}",
             f"{row.mix:.4f}" if row.n_batches >= window else "-",
-            f"{row.mates_met_again:.2%}",
+            f"{row.pairs_repeated:.2%}",
             f"{row.neighbour_correlation:+.3f}",
             str(row.longest_run or "-"),
             f"{row.slowest_over_mean:.3f}",

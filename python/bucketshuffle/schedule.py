@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import re
 import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,30 +12,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from bucketshuffle import _core
 from bucketshuffle.batches import Batches
 from bucketshuffle.lengths import as_lengths
-from bucketshuffle.options import MAX_WORD, flag, integer
-from bucketshuffle.plan import ORDER_VERSION, BatchOptions, Planner
+from bucketshuffle.options import MAX_WORD, BatchOptions, flag, integer
+from bucketshuffle.plan import ORDER_VERSION, Planner
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _STATE_VERSION = 2
-
-# What an option left out means: an option that says the same makes the same plan, and must not part two states.
-_DEFAULTS: BatchOptions = {
-    "token_budget": 131_072,
-    "max_batch_size": None,
-    "boundaries": "auto",
-    "padding_target": 0.01,
-    "min_batches_per_bucket": 8,
-    "pad_to_multiple_of": 1,
-    "per_sample": 0,
-    "quadratic_length": None,
-    "strategy": "bucketed",
-    "overlong": "error",
-    "empty": "error",
-}
 
 
 class Arrangement(NamedTuple):
@@ -140,7 +125,7 @@ class Schedule:
         self.min_loss_tokens = integer("min_loss_tokens", min_loss_tokens, 0)
         self.loss_tokens = None if loss_tokens is None else _read_only(as_lengths(loss_tokens))
         self._admitted = _admit(self.lengths, self.loss_tokens, self.min_loss_tokens)
-        self.options = options
+        self._options = options
         self.arrangement = Arrangement(self.window, self.world_size if self.balance_ranks else 1)
         """Of the epochs that begin on these ranks."""
         # Every mistake in lengths or options shows here, not in the first epoch.
@@ -157,7 +142,7 @@ class Schedule:
     def n_batches(self, arrangement: Arrangement | None = None) -> int:
         """Returns the batches of all ranks in an epoch of this arrangement, by default the schedule's own."""
         arrangement = arrangement or self.arrangement
-        n_batches = self._planner(arrangement).n_batches(constant=True)
+        n_batches = self._planner(arrangement).n_batches()
         for n_done, multiple in arrangement.divisions:
             n_batches += -(n_batches - n_done) % multiple
         return n_batches
@@ -171,8 +156,6 @@ class Schedule:
         arrangement = arrangement or self.arrangement
         planner = self._planner(arrangement)
         batches = Batches.of(planner.plan(self.seed, epoch))
-        if self._admitted is not None:
-            batches = batches.renamed(self._admitted)
         if self.loss_tokens is not None:
             batches = batches.balanced(batches.sums(self.loss_tokens), arrangement.window, arrangement.align_ranks)
         if self.worst_first:
@@ -198,11 +181,13 @@ class Schedule:
     @property
     def dropped(self) -> npt.NDArray[np.int64]:
         """[n_dropped], int64: the samples that `overlong`, `empty` and `min_loss_tokens` leave out, ascending."""
-        by_plan = self._planner(self.arrangement).dropped
-        if self._admitted is None:
-            return by_plan
-        by_loss = np.setdiff1d(np.arange(len(self.lengths)), self._admitted)
-        return np.union1d(by_loss, self._admitted[by_plan])
+        return self._own_planner.dropped
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that say what a batch is, where they are not the defaults, as plain values."""
+        resolved = self._own_planner.options
+        return {name: resolved[name] for name in BatchOptions.__annotations__ if resolved[name] != _DEFAULTS[name]}
 
     # -- what is in an epoch ----------------------------------------------------------------------------------------
 
@@ -237,10 +222,8 @@ class Schedule:
         if self.loss_tokens is not None:
             identity |= {"loss_tokens": _digest(self.loss_tokens), "min_loss_tokens": self.min_loss_tokens}
         for name, value in self.options.items():
-            edges = not isinstance(value, str) and hasattr(value, "__len__")
-            short = _digest(np.asarray(value)) if edges else _plain(value)
-            if name in _DEFAULTS and short != _DEFAULTS.get(name):
-                identity[name] = short
+            if name != "threads":
+                identity[name] = _digest(np.asarray(value)) if isinstance(value, list) else value
         return identity
 
     @property
@@ -308,7 +291,7 @@ class Schedule:
 
     def _differences(self, identity: Mapping[str, Any]) -> str:
         """How this schedule differs from one of another `identity`, in words; empty: not at all."""
-        defaults: Mapping[str, Any] = {"min_loss_tokens": 0, **_DEFAULTS}
+        defaults: Mapping[str, Any] = {**_DEFAULTS, "min_loss_tokens": 0}
         mine, theirs = {**defaults, **self.identity}, {**defaults, **identity}
         differing = [key for key in {**self.identity, **identity} if mine.get(key) != theirs.get(key)]
         return ", ".join(f"{key} = {mine.get(key)!r} (saved with {theirs.get(key)!r})" for key in differing)
@@ -325,17 +308,15 @@ class Schedule:
         return self._own_planner if own else self._planner_of(arrangement)
 
     def _planner_of(self, arrangement: Arrangement) -> Planner:
-        admitted = self._admitted
-        lengths = self.lengths if admitted is None else self.lengths[admitted]
         window, align_ranks, _ = arrangement
-        try:
-            return Planner(lengths, **self.options, window=window, align_ranks=align_ranks, constant_count=True)
-        except ValueError as error:
-            if admitted is None:
-                raise
-            # The planner counts the samples that it was given: name the one that the caller knows.
-            text = re.sub(r"\blengths\[(\d+)\]", lambda found: f"lengths[{admitted[int(found[1])]}]", str(error))
-            raise ValueError(text) from None
+        return Planner(
+            self.lengths,
+            admitted=self._admitted,
+            **self._options,
+            window=window,
+            align_ranks=align_ranks,
+            constant_count=True,
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         # The planner is made again from the lengths; its memory does not travel to other processes.
@@ -348,6 +329,8 @@ class Schedule:
                 array.flags.writeable = False  # Pickle forgets it.
 
 
+_DEFAULTS: Mapping[str, Any] = {**_core.DEFAULTS}
+
 _INSTEAD = {
     "constant_count": "it always plans the same number of batches for every epoch; leave it out",
     "align_ranks": "use balance_ranks=True",
@@ -356,8 +339,8 @@ _INSTEAD = {
 
 def _admit(
     lengths: npt.NDArray[np.integer[Any]], loss_tokens: npt.NDArray[np.integer[Any]] | None, min_loss_tokens: int
-) -> npt.NDArray[np.int64] | None:
-    """Indices of the samples with enough supervised tokens; None: all."""
+) -> npt.NDArray[np.bool_] | None:
+    """[n_samples], bool: which samples have enough supervised tokens; None: all."""
     if loss_tokens is None:
         if min_loss_tokens:
             raise ValueError(f"min_loss_tokens = {min_loss_tokens} is given without loss_tokens; pass both, or neither")
@@ -373,7 +356,7 @@ def _admit(
             f"loss_tokens[{i}] = {loss_tokens[i]} exceeds lengths[{i}] = {lengths[i]}; pass the supervised tokens of "
             "each sample"
         )
-    return np.flatnonzero(loss_tokens >= min_loss_tokens) if min_loss_tokens else None
+    return loss_tokens >= min_loss_tokens if min_loss_tokens else None
 
 
 def _read_only(array: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.integer[Any]]:
@@ -386,8 +369,3 @@ def _read_only(array: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.integer[An
 def _digest(array: npt.NDArray[Any]) -> str:
     """Hash of integers, the same for every dtype and machine."""
     return hashlib.blake2b(np.ascontiguousarray(array, dtype="<i8").tobytes(), digest_size=8).hexdigest()
-
-
-def _plain(value: Any) -> Any:
-    """A NumPy scalar as the Python value that JSON knows."""
-    return value.item() if isinstance(value, np.generic) else value

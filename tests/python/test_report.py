@@ -11,7 +11,7 @@ from bucketshuffle.report import (
     compare,
     dflash902k,
     longest_run,
-    mates_met_again,
+    pairs_repeated,
     neighbour_correlation,
     slowest_over_mean,
     window_mix,
@@ -61,7 +61,7 @@ def test_window_mix_is_the_distance_between_token_weighted_distributions() -> No
     assert window_mix(plan, lengths, window) == pytest.approx(np.mean(distances))
 
 
-def test_mates_met_again_counts_pairs() -> None:
+def test_pairs_repeated_counts_pairs() -> None:
     lengths = np.random.default_rng(0).integers(1, 60, 200)
     planner = Planner(lengths, token_budget=300)
     first, second = planner.plan(0, 0), planner.plan(0, 1)
@@ -69,8 +69,8 @@ def test_mates_met_again_counts_pairs() -> None:
     def pairs(plan: object) -> set[tuple[int, int]]:
         return {(i, j) for batch in plan for i in batch.tolist() for j in batch.tolist() if i < j}  # type: ignore[attr-defined]
 
-    assert mates_met_again(first, second) == pytest.approx(len(pairs(first) & pairs(second)) / len(pairs(first)))
-    assert mates_met_again(first, first) == 1.0
+    assert pairs_repeated(first, second) == pytest.approx(len(pairs(first) & pairs(second)) / len(pairs(first)))
+    assert pairs_repeated(first, first) == 1.0
 
 
 def test_order_of_windows_shows_no_sawtooth() -> None:
@@ -88,7 +88,7 @@ def test_order_of_windows_shows_no_sawtooth() -> None:
 def test_figures_of_tiny_plans_are_defined(lengths: list[int]) -> None:
     plan = pack_epoch(lengths, 0, token_budget=8)
     assert window_mix(plan, np.array(lengths, np.int64), 2) == 0.0
-    assert mates_met_again(plan, plan) == 0.0
+    assert pairs_repeated(plan, plan) == 0.0
     assert neighbour_correlation(plan) == 0.0
     assert longest_run(plan) == len(plan)
     assert slowest_over_mean(plan, 4) == 1.0

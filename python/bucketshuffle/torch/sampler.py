@@ -11,8 +11,7 @@ import numpy.typing as npt
 from torch.utils.data import BatchSampler
 
 from bucketshuffle.batches import Batches
-from bucketshuffle.options import MAX_WORD, integer
-from bucketshuffle.plan import BatchOptions
+from bucketshuffle.options import MAX_WORD, BatchOptions, integer
 from bucketshuffle.schedule import HeavyBatch, Position, Schedule, Steps
 from bucketshuffle.torch._pass import Pass
 from bucketshuffle.torch.ranks import rank_and_world_size
