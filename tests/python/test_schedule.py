@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import re
 from itertools import chain
 from typing import Any
 
@@ -40,6 +42,9 @@ def test_an_arrangement_is_that_of_the_ranks_that_begin_the_epoch() -> None:
     assert as_lists(here.batches(1, there.arrangement)) == as_lists(there.batches(1))
     assert as_lists(here.batches(1, there.arrangement)) != as_lists(here.batches(1))
     assert here.n_batches(there.arrangement) == there.n_batches()
+    plain = make(world_size=2, window=12)
+    assert as_lists(plain.batches(1, there.arrangement)) == as_lists(there.batches(1))
+    assert as_lists(plain.batches(1)) != as_lists(there.batches(1))
 
 
 def test_a_state_of_a_position_is_the_position() -> None:
@@ -145,10 +150,11 @@ def test_loss_tokens_are_balanced_as_the_order_contract_says(
     window: int, align_ranks: int, quadratic_length: int | None
 ) -> None:
     """docs/ORDER.md, step 7, in slow and obvious Python."""
-    loss_tokens = np.random.default_rng(0).integers(0, SMALL + 1)
+    lengths = SMALL // 10 * 10 + 1  # Few of them, so that costs and places decide.
+    loss_tokens = np.random.default_rng(0).integers(0, lengths + 1)
     options: dict[str, Any] = {"window": window, "world_size": align_ranks, "balance_ranks": True}
-    options |= {"quadratic_length": quadratic_length, "token_budget": 200}
-    planned = as_lists(make(**options).batches(0))
+    options |= {"quadratic_length": quadratic_length, "token_budget": 200, "boundaries": [0, 8, 20, 41]}
+    planned = as_lists(make(lengths, **options).batches(0))
     steps = [planned[i : i + align_ranks] for i in range(0, len(planned), align_ranks)]
     n_strata, n_windows = window // align_ranks, len(planned) // window
 
@@ -156,11 +162,11 @@ def test_loss_tokens_are_balanced_as_the_order_contract_says(
         return int(loss_tokens[list(chain(*step))].sum())
 
     def cost(batch: list[int]) -> int:
-        longest = int(SMALL[batch].max())
+        longest = int(lengths[batch].max())
         return len(batch) * (longest + (-(-(longest**2) // quadratic_length) if quadratic_length else 0))
 
     def by_length(place: int) -> tuple[int, int, int]:
-        return max(int(SMALL[batch].max()) for batch in steps[place]), max(map(cost, steps[place])), place
+        return max(int(lengths[batch].max()) for batch in steps[place]), max(map(cost, steps[place])), place
 
     table = [sorted(range(t * n_strata, (t + 1) * n_strata), key=by_length) for t in range(n_windows)]
     columns = [[row[a] for row in table] for a in range(n_strata)]
@@ -174,7 +180,7 @@ def test_loss_tokens_are_balanced_as_the_order_contract_says(
         for t, place in zip(least_first, most_first, strict=True):
             balanced[columns[a][t]] = steps[place]
             sums[t] += loss(steps[place])
-    assert as_lists(make(**options, loss_tokens=loss_tokens).batches(0)) == list(chain(*balanced))
+    assert as_lists(make(lengths, **options, loss_tokens=loss_tokens).batches(0)) == list(chain(*balanced))
 
 
 def test_loss_tokens_leave_windows_of_one_batch_alone() -> None:
@@ -189,6 +195,18 @@ def test_what_the_caller_writes_later_changes_nothing() -> None:
     after = schedule.steps(schedule.batches(0))
     assert np.array_equal(after.real_tokens, before.real_tokens)
     assert np.array_equal(after.loss_tokens, before.loss_tokens)  # type: ignore[arg-type]
-    for array in (schedule.lengths, schedule.loss_tokens):
-        assert array is not None
-        assert not array.flags.writeable
+    for arrays in (schedule, pickle.loads(pickle.dumps(schedule))):
+        for array in (arrays.lengths, arrays.loss_tokens):
+            assert array is not None
+            assert not array.flags.writeable
+
+
+def test_a_schedule_of_other_samples_has_another_identity() -> None:
+    some, more = make(loss_tokens=SMALL, min_loss_tokens=10), make(loss_tokens=SMALL, min_loss_tokens=11)
+    assert some.identity != more.identity
+    message = (
+        "state is of another plan: min_loss_tokens = 11 (saved with 10); build the sampler as it was when the state "
+        "was saved, or begin the epoch anew with set_epoch"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        more.position_of(some.state_of(some.start_of(0)))
