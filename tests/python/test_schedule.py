@@ -144,43 +144,57 @@ def test_loss_tokens_are_balanced_over_the_windows_and_nothing_else_changes(bala
             assert steps[0] == steps[1]
 
 
-@pytest.mark.parametrize(("window", "align_ranks"), [(1, 1), (4, 1), (6, 2), (8, 4)])
-@pytest.mark.parametrize("quadratic_length", [None, 11])
-def test_loss_tokens_are_balanced_as_the_order_contract_says(
-    window: int, align_ranks: int, quadratic_length: int | None
-) -> None:
-    """docs/ORDER.md, step 7, in slow and obvious Python."""
-    lengths = SMALL // 10 * 10 + 1  # Few of them, so that costs and places decide.
-    loss_tokens = np.random.default_rng(0).integers(0, lengths + 1)
-    options: dict[str, Any] = {"window": window, "world_size": align_ranks, "balance_ranks": True}
-    options |= {"quadratic_length": quadratic_length, "token_budget": 200, "boundaries": [0, 8, 20, 41]}
-    planned = as_lists(make(lengths, **options).batches(0))
-    steps = [planned[i : i + align_ranks] for i in range(0, len(planned), align_ranks)]
-    n_strata, n_windows = window // align_ranks, len(planned) // window
+def balanced(lengths: list[int], costs: list[int], weights: list[int], window: int, align_ranks: int) -> list[int]:
+    """docs/ORDER.md, step 7, in slow and obvious Python: the batches by their places before."""
+    steps = [list(range(b, b + align_ranks)) for b in range(0, len(lengths), align_ranks)]
+    n_strata, n_windows = window // align_ranks, len(lengths) // window
 
-    def loss(step: list[list[int]]) -> int:
-        return int(loss_tokens[list(chain(*step))].sum())
-
-    def cost(batch: list[int]) -> int:
-        longest = int(lengths[batch].max())
-        return len(batch) * (longest + (-(-(longest**2) // quadratic_length) if quadratic_length else 0))
+    def weight(place: int) -> int:
+        return sum(weights[b] for b in steps[place])
 
     def by_length(place: int) -> tuple[int, int, int]:
-        return max(int(lengths[batch].max()) for batch in steps[place]), max(map(cost, steps[place])), place
+        return max(lengths[b] for b in steps[place]), max(costs[b] for b in steps[place]), place
 
     table = [sorted(range(t * n_strata, (t + 1) * n_strata), key=by_length) for t in range(n_windows)]
     columns = [[row[a] for row in table] for a in range(n_strata)]
-    spread = [max(loss(steps[p]) for p in column) - min(loss(steps[p]) for p in column) for column in columns]
+    spread = [max(map(weight, column)) - min(map(weight, column)) for column in columns]
     first, *others = sorted(range(n_strata), key=lambda a: -spread[a])
-    sums = [loss(steps[place]) for place in columns[first]]
-    balanced = list(steps)
+    sums = [weight(place) for place in columns[first]]
+    order = list(steps)
     for a in others:
         least_first = sorted(range(n_windows), key=lambda t: sums[t])
-        most_first = sorted(columns[a], key=lambda place: -loss(steps[place]))
+        most_first = sorted(columns[a], key=lambda place: -weight(place))
         for t, place in zip(least_first, most_first, strict=True):
-            balanced[columns[a][t]] = steps[place]
-            sums[t] += loss(steps[place])
-    assert as_lists(make(lengths, **options, loss_tokens=loss_tokens).batches(0)) == list(chain(*balanced))
+            order[columns[a][t]] = steps[place]
+            sums[t] += weight(place)
+    return list(chain(*order))
+
+
+@pytest.mark.parametrize(("window", "align_ranks"), [(1, 1), (4, 1), (6, 2), (8, 4)])
+@pytest.mark.parametrize("few", [False, True])
+def test_loss_tokens_are_balanced_as_the_order_contract_says(window: int, align_ranks: int, few: bool) -> None:
+    """With few lengths, costs and places decide; and with few weights, places."""
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        n = window * int(rng.integers(1, 8))
+        sizes = rng.integers(1, 4, n)
+        offsets = np.append(0, sizes.cumsum())
+        values = rng.integers(0, 3 if few else 100, (3, n))
+        batches = Batches(rng.permutation(offsets[-1]), offsets, values[0], values[1], np.arange(n, dtype=np.int32))
+        moved = batches.balanced(values[2], window, align_ranks)
+        order = balanced(*values.tolist(), window, align_ranks)
+        assert moved.buckets.tolist() == order
+        assert as_lists(moved) == [as_lists(batches)[b] for b in order]
+        assert moved.padded_lengths.tolist() == values[0][order].tolist()
+        assert moved.costs.tolist() == values[1][order].tolist()
+
+
+def test_an_epoch_is_balanced_by_its_loss_tokens() -> None:
+    loss_tokens = np.random.default_rng(0).integers(0, SMALL + 1)
+    options: dict[str, Any] = {"window": 6, "world_size": 2, "balance_ranks": True}
+    plain = make(**options).batches(0)
+    order = balanced(plain.padded_lengths.tolist(), plain.costs.tolist(), plain.sums(loss_tokens).tolist(), 6, 2)
+    assert as_lists(make(**options, loss_tokens=loss_tokens).batches(0)) == [as_lists(plain)[b] for b in order]
 
 
 def test_loss_tokens_leave_windows_of_one_batch_alone() -> None:
