@@ -1,4 +1,4 @@
-"""accelerate: a rank-aware sampler, so accelerate places the batches but does not deal them again.
+"""accelerate: the sampler divides the batches among the ranks, and accelerate only places them on the device.
 
 accelerate launch --num-processes 2 examples/accelerate_loop.py --stop-after 20
 accelerate launch --num-processes 2 examples/accelerate_loop.py
@@ -26,7 +26,7 @@ accelerator = Accelerator(cpu=True)
 data = dataset()
 sampler = BucketBatchSampler(data.lengths, seed=0, token_budget=TOKEN_BUDGET)
 loader = DataLoader(data, batch_sampler=sampler, collate_fn=data.collate)
-# In place of accelerator.prepare(loader): the sampler has dealt the batches to the ranks already.
+# In place of accelerator.prepare(loader): the sampler has divided the batches among the ranks already.
 loader = prepare_data_loader(loader, accelerator.device, num_processes=1, process_index=0, put_on_device=True)
 check_loader(loader)
 

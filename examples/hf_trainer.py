@@ -37,7 +37,7 @@ class BucketTrainer(Trainer):
             accumulation_steps=self.args.gradient_accumulation_steps,
         )
         loader = DataLoader(data, batch_sampler=sampler, collate_fn=data.collate)
-        # In place of accelerator.prepare(loader): the sampler has dealt the batches to the ranks already.
+        # In place of accelerator.prepare(loader): the sampler has divided the batches among the ranks already.
         loader = prepare_data_loader(loader, self.args.device, num_processes=1, process_index=0, put_on_device=True)
         check_loader(loader)
         return loader

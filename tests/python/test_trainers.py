@@ -16,7 +16,7 @@ from test_examples import needs
 torch = pytest.importorskip("torch")
 
 from bucketshuffle.torch import BucketBatchSampler, PadCollator, check_loader, check_ranks  # noqa: E402
-from test_sampler import Numbers, as_is, at_epoch, in_step_order, loader_of, make, ranks  # noqa: E402
+from samplers import Numbers, as_is, at_epoch, in_step_order, loader_of, make, ranks  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
 pytestmark = pytest.mark.timeout(300)
@@ -72,7 +72,7 @@ def test_the_epoch_hook_of_wrappers_is_the_sampler(accelerate: Any) -> None:
 
 
 @line(31)
-def test_accelerate_deals_out_an_undealt_sampler(accelerate: Any) -> None:
+def test_accelerate_divides_the_batches_of_a_sampler_for_one_rank(accelerate: Any) -> None:
     shares = [prepared(accelerate, make(window=2), num_processes=2, process_index=rank) for rank in range(2)]
     epochs = []
     for epoch in range(3):
@@ -87,7 +87,7 @@ def test_accelerate_deals_out_an_undealt_sampler(accelerate: Any) -> None:
 
 
 @line(32)
-def test_accelerate_leaves_a_dealt_sampler_alone(accelerate: Any) -> None:
+def test_accelerate_leaves_a_sampler_for_two_ranks_alone(accelerate: Any) -> None:
     for rank, sampler in enumerate(ranks(2)):
         loader = prepared(accelerate, sampler, num_processes=1, process_index=0, put_on_device=True)
         for epoch in range(3):
@@ -100,35 +100,44 @@ def test_accelerate_leaves_a_dealt_sampler_alone(accelerate: Any) -> None:
 
 
 @line(33)
-def test_check_loader_passes_what_is_dealt_once(accelerate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_loader_passes_what_is_divided_once(accelerate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     check_loader(loader_of(make()))
     check_loader(prepared(accelerate, make(), num_processes=1, process_index=0))
     check_loader(accelerate.skip_first_batches(prepared(accelerate, make(), num_processes=1, process_index=0), 2))
     monkeypatch.setenv("WORLD_SIZE", "2")
-    dealt = make(rank=1, world_size=2)
-    check_loader(loader_of(dealt))
-    check_loader(prepared(accelerate, dealt, num_processes=1, process_index=0))
+    divided = make(rank=1, world_size=2)
+    check_loader(loader_of(divided))
+    check_loader(prepared(accelerate, divided, num_processes=1, process_index=0))
 
 
 @line(33)
-def test_check_loader_finds_batches_that_are_dealt_twice(accelerate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_loader_finds_batches_that_are_divided_twice(accelerate: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     twice = prepared(accelerate, make(rank=0, world_size=2), num_processes=2, process_index=0)
     refuses(
         twice,
-        "loader deals the batches to 2 processes again, after the sampler has to 2 ranks; use "
+        "loader divides the batches among 2 processes again, after the sampler has among 2 ranks; use "
         "prepare_data_loader(loader, num_processes=1, process_index=0, put_on_device=True), or build the "
         "sampler with rank=0, world_size=1, window=2",
     )
 
 
 @line(33)
-def test_check_loader_finds_batches_that_are_not_dealt(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_loader_finds_batches_that_are_not_divided(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     refuses(
         loader_of(make(rank=0, world_size=1)),
-        "loader deals the batches to 1 ranks, but 2 train; build the sampler after the process group, or pass rank and "
-        "world_size",
+        "loader divides the batches among 1 ranks, but 2 train; build the sampler after the process group, or pass "
+        "rank and world_size",
+    )
+
+
+@line(33)
+def test_check_loader_names_a_world_size_that_is_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "abc")
+    refuses(
+        loader_of(make(rank=0, world_size=1)),
+        "the environment has WORLD_SIZE = 'abc', not a whole number; correct it, or pass rank and world_size",
     )
 
 
@@ -136,7 +145,7 @@ def test_check_loader_finds_batches_that_are_not_dealt(monkeypatch: pytest.Monke
 def test_check_loader_finds_a_number_of_batches_that_ranks_cannot_share(accelerate: Any) -> None:
     refuses(
         prepared(accelerate, make(window=3), num_processes=2, process_index=0),
-        "loader deals batches that were planned for windows of 3 to 2 processes; build the sampler with a window "
+        "loader divides batches that were planned for windows of 3 among 2 processes; build the sampler with a window "
         "that is a multiple of 2",
     )
 
@@ -195,7 +204,7 @@ LIGHTNING = """
 import warnings; warnings.simplefilter("ignore")
 import lightning, torch
 from lightning.fabric import Fabric
-from test_sampler import Numbers, at_epoch, in_step_order, make, ranks
+from samplers import Numbers, at_epoch, in_step_order, make, ranks
 from torch.utils.data import DataLoader
 from bucketshuffle.torch import check_loader, check_ranks
 

@@ -1,9 +1,10 @@
 """The part of bucketshuffle that needs torch: batches of tensors for the loaders people already use."""
 
+from bucketshuffle.schedule import HeavyBatch, Steps
 from bucketshuffle.torch.check import check_loader, check_ranks
 from bucketshuffle.torch.collate import PadCollator
 from bucketshuffle.torch.dataset import PreloadedDataset
-from bucketshuffle.torch.sampler import BucketBatchSampler, HeavyBatch, Steps
+from bucketshuffle.torch.sampler import BucketBatchSampler
 
 __all__ = [
     "BucketBatchSampler",

@@ -1,13 +1,13 @@
-"""Checks before training: does every rank get its own share, does the epoch arrive, do the data and the plan fit."""
+"""Checks before training: every rank gets its own share, the epoch arrives, and the data set is the planned one."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
 import torch.distributed
 
+from bucketshuffle.torch.ranks import n_training_ranks
 from bucketshuffle.torch.sampler import BucketBatchSampler
 
 
@@ -21,9 +21,9 @@ def check_loader(loader: Any) -> None:
         loader: a `DataLoader`, or what a trainer made of one.
 
     Raises:
-        ValueError: no `BucketBatchSampler` in the loader; batches dealt to the ranks twice, or not at all; a number of
-            batches that the ranks cannot share evenly; an epoch that does not reach the sampler; a data set of another
-            size than `lengths`.
+        ValueError: the loader has no `BucketBatchSampler`; batches would reach two ranks or none; the ranks cannot
+            share the batches equally; `set_epoch` does not reach the sampler; the data set has another size than
+            `lengths`.
     """
     loader = _unwrapped(loader)
     chain = list(_chain(loader))
@@ -56,9 +56,9 @@ def check_ranks(sampler: BucketBatchSampler) -> None:
         return
     mine = {
         "fingerprint": sampler.fingerprint,
-        **sampler.state_dict()["identity"],
-        "window": sampler.window,
-        "align_ranks": sampler.align_ranks,
+        **sampler.schedule.identity,
+        "window": sampler.schedule.window,
+        "balance_ranks": sampler.schedule.balance_ranks,
         "epoch": sampler.epoch,
         "world_size": sampler.world_size,
         "rank": sampler.rank,
@@ -104,27 +104,22 @@ def _check_shards(loader: Any, chain: list[Any], sampler: BucketBatchSampler) ->
     n_shares = max((link.num_processes for link in chain if type(link).__name__ == "BatchSamplerShard"), default=1)
     if sampler.world_size > 1 and n_shares > 1:
         raise ValueError(
-            f"loader deals the batches to {n_shares} processes again, after the sampler has to {sampler.world_size} "
-            "ranks; use prepare_data_loader(loader, num_processes=1, process_index=0, put_on_device=True), or build "
-            f"the sampler with rank=0, world_size=1, window={sampler.window}"
+            f"loader divides the batches among {n_shares} processes again, after the sampler has among "
+            f"{sampler.world_size} ranks; use prepare_data_loader(loader, num_processes=1, process_index=0, "
+            "put_on_device=True), or build the sampler with rank=0, world_size=1, "
+            f"window={sampler.schedule.window}"
         )
-    if sampler.window % n_shares:
+    if sampler.schedule.window % n_shares:
         raise ValueError(
-            f"loader deals batches that were planned for windows of {sampler.window} to {n_shares} processes; build "
-            f"the sampler with a window that is a multiple of {n_shares}"
+            f"loader divides batches that were planned for windows of {sampler.schedule.window} among {n_shares} "
+            f"processes; build the sampler with a window that is a multiple of {n_shares}"
         )
-    n_dealt, n_ranks = sampler.world_size * n_shares, _n_ranks()
-    if n_dealt != n_ranks:
+    n_served, n_ranks = sampler.world_size * n_shares, n_training_ranks()
+    if n_served != n_ranks:
         raise ValueError(
-            f"loader deals the batches to {n_dealt} ranks, but {n_ranks} train; build the sampler after the process "
-            "group, or pass rank and world_size"
+            f"loader divides the batches among {n_served} ranks, but {n_ranks} train; build the sampler after the "
+            "process group, or pass rank and world_size"
         )
-
-
-def _n_ranks() -> int:
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_world_size()
-    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def _check_epoch(loader: Any, chain: list[Any], sampler: BucketBatchSampler) -> None:
