@@ -184,7 +184,7 @@ fn to_dict<'py>(py: Python<'py>, indices: Bound<'py, PyArray1<i64>>, plan: Epoch
     fields.set_item("buckets", plan.buckets.into_pyarray(py))?;
     fields.set_item("boundaries", plan.boundaries.into_pyarray(py))?;
     fields.set_item("dropped", plan.dropped.into_pyarray(py))?;
-    fields.set_item("totals", totals)?;
+    fields.set_item("_totals", totals)?;
     Ok(fields)
 }
 

@@ -86,12 +86,9 @@ def main() -> None:
 
 
 def cells(figures: dict[str, float]) -> list[str]:
-    shares = {"over sorted", "six", "random", "repeated", "six repeated"}
-    whole = {"samples", "batches"}
-    return [
-        "-" if np.isnan(value) else f"{value:.2%}" if key in shares else f"{value:,.0f}" if key in whole else f"{value:.3f}"
-        for key, value in figures.items()
-    ]
+    formats = dict.fromkeys(("over sorted", "six", "random", "repeated", "six repeated"), ".2%")
+    formats |= dict.fromkeys(("samples", "batches"), ",.0f")
+    return ["-" if np.isnan(value) else format(value, formats.get(key, ".3f")) for key, value in figures.items()]
 
 
 if __name__ == "__main__":

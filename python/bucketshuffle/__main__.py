@@ -20,16 +20,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--epochs", type=int, default=6, help="epochs to plan under each strategy, 2 or more")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--token-budget", type=int, default=131_072, help="what a batch may cost, padded tokens")
-    parser.add_argument(
-        "--min-batches-per-bucket", type=int, default=8, help="fewer pads less and meets more pairs repeated"
-    )
+    parser.add_argument("--repeat-weight", type=float, default=0.5, help="less pads less and repeats more pairs")
     parser.add_argument("--window", type=int, default=64, help="batches between two optimizer updates, over all ranks")
     parser.add_argument("--world-size", type=int, default=8, help="ranks that share a step")
     parser.add_argument("--overlong", choices=["error", "drop", "keep"], default="error")
     parser.add_argument("--empty", choices=["error", "drop"], default="error")
     given = parser.parse_args(arguments)
     if given.epochs < 2:
-        parser.error(f"--epochs = {given.epochs} is below its minimum = 2; freshness compares two epochs")
+        parser.error(f"--epochs = {given.epochs} is below its minimum = 2; pairs repeated compare two epochs")
     for name, value in (("--window", given.window), ("--world-size", given.world_size)):
         if value < 1:
             parser.error(f"{name} = {value} is below its minimum = 1; choose 1 or more")
@@ -47,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
             window=given.window,
             world_size=given.world_size,
             token_budget=given.token_budget,
-            min_batches_per_bucket=given.min_batches_per_bucket,
+            repeat_weight=given.repeat_weight,
             overlong=given.overlong,
             empty=given.empty,
         )
@@ -59,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"""
 padded / real   padded tokens over real tokens (1 = no padding)
 mix             distance of a window of {given.window} batches from the data set's token-weighted lengths (0 = the same)
-pairs repeated     pairs of samples in one batch that share one again in the next epoch
+pairs repeated  of the pairs of samples in one batch, the share that share one in the next epoch too
 neighbours      correlation of the lengths of neighbouring batches; longest run: most in a row from one bucket
 slowest         padded tokens of the slowest of {given.world_size} ranks over their mean, per step
 Ktok/s          predicted from one measured point: sorted batches ran at 32, and speed follows padded tokens

@@ -56,8 +56,9 @@ def shows_options(options: type) -> Callable[[_F], _F]:
     def decorate(function: _F) -> _F:
         signature = inspect.signature(function)
         known = list(signature.parameters.values())[:-1]
+        defaults: dict[str, Any] = {**_core.DEFAULTS}
         shown = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_core.DEFAULTS[name], annotation=annotation)
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=annotation)
             for name, annotation in _annotations(options).items()
         ]
         function.__signature__ = signature.replace(parameters=[*known, *shown])  # type: ignore[attr-defined]

@@ -107,7 +107,19 @@ class Planner:
 
     @shows_options(PlanOptions)
     def __init__(self, lengths: Any, *, admitted: Any = None, **options: Unpack[PlanOptions]) -> None:
-        self._core = _core.Planner(as_lengths(lengths), _mask(admitted), **options)
+        lengths, mask = as_lengths(lengths), _mask(admitted)
+        self._core = _core.Planner(lengths, mask, **options)
+        # Its own copies, in few bytes, for pickling.
+        self._lengths = lengths.astype(np.min_scalar_type(lengths.max(initial=0)))
+        self._admitted = None if mask is None else mask.copy()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _planner, (self._lengths, self._admitted, self.options)
+
+    def __repr__(self) -> str:
+        defaults: dict[str, Any] = {**_core.DEFAULTS}
+        changed = (f", {name}={value!r}" for name, value in self.options.items() if value != defaults[name])
+        return f"Planner(n_samples={len(self._lengths) - len(self.dropped)}{''.join(changed)})"
 
     def plan(self, seed: int, epoch: int = 0) -> EpochPlan:
         """Returns the plan of one epoch, bit for bit what `pack_epoch` returns."""
@@ -141,7 +153,7 @@ class Planner:
 
     @property
     def padded_lengths(self) -> npt.NDArray[np.int64] | None:
-        """[n_padded_lengths], int64, ascending, tokens: what batches are padded to under `padded_lengths`; else None."""
+        """[n_padded_lengths], int64, tokens, ascending: what batches are padded to. None without `padded_lengths`."""
         return self._core.padded_lengths if self._core.options["padded_lengths"] is not None else None
 
     def n_batches(self) -> int:
@@ -150,9 +162,13 @@ class Planner:
         return self._core.n_batches()
 
     def n_packed_batches(self) -> int:
-        """Returns the number of batches that packing needs, learned from three pilot epochs. Without `constant_count` an
-        epoch may have a few more or less."""
+        """Returns the number of batches that packing needs, learned from three pilot epochs. Without `constant_count`
+        an epoch may have a few more or less."""
         return self._core.n_packed_batches()
+
+
+def _planner(lengths: Any, admitted: Any, options: PlanOptions) -> Planner:
+    return Planner(lengths, admitted=admitted, **options)
 
 
 def _mask(admitted: Any) -> npt.NDArray[np.bool_] | None:
@@ -204,6 +220,19 @@ class Stats:
     n_splits: int
     """Batches added by splitting, for `constant_count`."""
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """A sentence for every figure that is worth a change of the options."""
+        notes = []
+        n_packed = self.n_batches - self.n_splits
+        if self.n_splits > max(1, 0.05 * n_packed):
+            notes.append(
+                f"constant_count split {n_packed:,} batches into {self.n_batches:,}, a multiple of window, so that "
+                f"batches fill {self.fill:.0%} of token_budget; lower window (in a sampler: world_size * "
+                "accumulation_steps) or token_budget"
+            )
+        return tuple(notes)
+
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class EpochPlan:
@@ -233,7 +262,7 @@ class EpochPlan:
     epoch: int
     order_version: int
     """The order contract that made the plan."""
-    totals: dict[str, int] = dataclasses.field(repr=False)
+    _totals: dict[str, int] = dataclasses.field(repr=False)
     """The totals of `stats` that the arrays do not tell."""
 
     def __post_init__(self) -> None:
@@ -274,8 +303,13 @@ class EpochPlan:
     def __repr__(self) -> str:
         return (
             f"EpochPlan(seed={self.seed}, epoch={self.epoch}, n_samples={len(self.indices)}, n_batches={len(self)}, "
-            f"padding_ratio={self.stats.padding_ratio:.4f})"
+            f"padding_ratio={self._padding_ratio:.4f})"
         )
+
+    @property
+    def _padding_ratio(self) -> float:
+        real_tokens = self._totals["real_tokens"]
+        return self._totals["padded_tokens"] / real_tokens if real_tokens else 1.0
 
     def __reduce__(self) -> tuple[type[EpochPlan], tuple[Any, ...]]:
         # Through the constructor, since pickle forgets that an array is read-only.
@@ -284,21 +318,20 @@ class EpochPlan:
     @functools.cached_property
     def stats(self) -> Stats:
         """Totals of the plan; computed when first asked for."""
-        sizes = np.diff(self.offsets)
-        real_tokens, budget_tokens = self.totals["real_tokens"], self.totals["budget_tokens"]
+        budget_tokens = self._totals["budget_tokens"]
         return Stats(
             n_samples=len(self.indices),
             n_batches=len(self),
-            padding_ratio=self.totals["padded_tokens"] / real_tokens if real_tokens else 1.0,
-            fill=self.totals["cost"] / budget_tokens if budget_tokens else 0.0,
-            n_shapes=len(np.unique(np.stack([sizes, self.padded_lengths]), axis=1).T),
+            padding_ratio=self._padding_ratio,
+            fill=self._totals["cost"] / budget_tokens if budget_tokens else 0.0,
+            n_shapes=_n_distinct(np.diff(self.offsets), self.padded_lengths),
             n_dropped=len(self.dropped),
-            **self.totals,
+            **self._totals,
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the plan to `path` as an `.npz` file."""
-        scalars = {"seed": self.seed, "epoch": self.epoch, "order_version": self.order_version, "totals": self.totals}
+        scalars = {"seed": self.seed, "epoch": self.epoch, "order_version": self.order_version, "_totals": self._totals}
         with open(path, "wb") as file:
             arrays: dict[str, Any] = {"scalars": np.array(json.dumps(scalars)), **self._arrays()}
             np.savez(file, **arrays)
@@ -325,3 +358,10 @@ class EpochPlan:
             raise ValueError(
                 f"path = {os.fspath(path)!r} holds no plan; pass a file that EpochPlan.save wrote"
             ) from error
+
+
+def _n_distinct(sizes: npt.NDArray[np.int64], padded_lengths: npt.NDArray[np.int64]) -> int:
+    """Distinct pairs of two [n_batches], int64."""
+    order = np.lexsort((sizes, padded_lengths))
+    changes = (np.diff(sizes[order]) != 0) | (np.diff(padded_lengths[order]) != 0)
+    return int(changes.sum()) + (len(order) > 0)

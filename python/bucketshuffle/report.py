@@ -148,13 +148,13 @@ def compare(
         window: batches between two optimizer updates, over all ranks.
         world_size: ranks that share a step, for the cost of the slowest.
         options: further options of `pack_epoch` for all four, such as `token_budget`; `padding_target` and
-            `min_batches_per_bucket` for ours, the only one that looks for boundaries.
+            `repeat_weight` for ours, the only one that they concern.
     """
     lengths = as_lengths(lengths)
     # The write-up's last edge suits its data; longer samples get a seventh bucket.
     edges = [*DFLASH_BOUNDARIES, *([int(lengths.max())] if lengths.max(initial=0) > DFLASH_BOUNDARIES[-1] else [])]
     search: dict[str, Any] = {
-        name: options.pop(name) for name in ("padding_target", "min_batches_per_bucket") if name in options
+        name: options.pop(name) for name in ("padding_target", "repeat_weight") if name in options
     }
     strategies: dict[str, dict[str, Any]] = {
         "sorted": {"strategy": "sorted"},

@@ -128,7 +128,7 @@ fn parse_padded_lengths(value: &Bound<'_, PyAny>) -> PyResult<Option<PaddedLengt
 /// The integers of a sequence; `None` for what is no sequence.
 fn integers(name: &str, value: &Bound<'_, PyAny>, min: u64) -> PyResult<Option<Vec<u64>>> {
     // An endless iterator has no length, and a 0-d array none either.
-    if value.len().is_err() {
+    if value.is_instance_of::<PyString>() || value.len().is_err() {
         if value.hasattr("__next__")? {
             return Err(wrong_type(name, value, "a sequence"));
         }

@@ -32,7 +32,7 @@ CASES = [
     ),
     ("windows", LENGTHS, {"token_budget": 200, "window": 4}),
     (
-        "aligned ranks, even count",
+        "aligned ranks, constant count",
         LENGTHS,
         {"token_budget": 200, "window": 6, "align_ranks": 2, "constant_count": True},
     ),
@@ -52,8 +52,16 @@ CASES = [
     ("soft, a weight of zero", SPREAD, {"token_budget": 8_192, "repeat_weight": 0.0, **AUTO}),
     ("soft, a padding target", SPREAD, {"token_budget": 8_192, "padding_target": 0.03, **AUTO}),
     ("soft, multiples", SPREAD, {"token_budget": 8_192, "pad_to_multiple_of": 64, **AUTO}),
-    ("soft, even count", SPREAD, {"token_budget": 3_000, "overlong": "drop", "constant_count": True, "window": 5, **AUTO}),
-    ("soft, lengths beyond single cells", [i * 97 for i in SPREAD], {"token_budget": 400_000, "overlong": "keep", **AUTO}),
+    (
+        "soft, even count",
+        SPREAD,
+        {"token_budget": 3_000, "overlong": "drop", "constant_count": True, "window": 5, **AUTO},
+    ),
+    (
+        "soft, lengths beyond single cells",
+        [i * 97 for i in SPREAD],
+        {"token_budget": 400_000, "overlong": "keep", **AUTO},
+    ),
     ("soft, drawn again", SPREAD, {"token_budget": 8_192, "constant_count": True, "epoch": 2, **AUTO}),
     ("soft, two chunks of noise", [1 + i * 37 % 97 for i in range(4_200)], {"token_budget": 20_000, **AUTO}),
     ("draws of five and four a word", [1 + i % 7 for i in range(2_500)], {"token_budget": 2_000, "edges": [0, 7]}),

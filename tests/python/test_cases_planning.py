@@ -72,7 +72,7 @@ def test_every_sample_appears_once(lengths: list[int], options: dict[str, Any], 
 def test_short_tails_of_buckets_are_kept_and_counted(sizes: tuple[int, ...], n_batches: int) -> None:
     lengths = np.repeat(np.arange(1, 6), sizes)
     planner = Planner(lengths, max_batch_size=2, boundaries=(0, 1, 2, 3, 4, 5))
-    assert len(planner.plan(0)) == planner.n_batches(constant=True) == n_batches
+    assert len(planner.plan(0)) == planner.n_batches() == n_batches
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_the_budget_holds_in_every_order(lengths: Any, options: dict[str, Any], 
 @pytest.mark.parametrize("budget", [case("B04-lhotse#1145", 1_800)])
 def test_batches_of_mixed_lengths_are_nearly_full_and_the_fill_is_reported(budget: int) -> None:
     lengths = [1 + i * 7 % 30 for i in range(20_000)]
-    plan = checked(lengths, token_budget=budget, min_batches_per_bucket=1)
+    plan = checked(lengths, token_budget=budget)
     assert plan.stats.fill > 0.9
 
 
@@ -236,7 +236,7 @@ def test_more_buckets_than_samples_work(lengths: list[int], boundaries: Any) -> 
 def test_len_counts_batches(n: int, max_batch_size: int, n_batches: int) -> None:
     planner = Planner([9] * n, max_batch_size=max_batch_size)
     plan = planner.plan(0)
-    assert len(plan) == len(list(plan)) == plan.stats.n_batches == planner.n_batches(constant=True) == n_batches
+    assert len(plan) == len(list(plan)) == plan.stats.n_batches == planner.n_batches() == n_batches
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_len_counts_batches(n: int, max_batch_size: int, n_batches: int) -> None
     ],
 )
 def test_the_count_is_known_before_the_first_epoch_and_stays(lengths: list[int], options: dict[str, Any]) -> None:
-    n_batches = Planner(lengths, constant_count=True, **options).n_batches(constant=True)
+    n_batches = Planner(lengths, constant_count=True, **options).n_batches()
     window = options.get("window", 1)
     assert n_batches % window == 0
     for epoch in range(8):
@@ -282,7 +282,7 @@ def test_nothing_to_plan_is_an_empty_plan(
     stats = plan.stats
     assert (stats.n_batches, stats.real_tokens, stats.padded_tokens, stats.n_shapes) == (0, 0, 0, 0)
     assert np.isfinite([stats.padding_ratio, stats.fill]).all()
-    assert Planner(lengths, strategy=strategy, window=4, **options).n_batches(constant=True) == 0
+    assert Planner(lengths, strategy=strategy, window=4, **options).n_batches() == 0
 
 
 # Section 8: types, size, memory, speed.

@@ -1,12 +1,16 @@
 """Every message about an option, whole, as Python users see it; about lengths: test_lengths.py and tests/errors.rs."""
 
+import inspect
+import itertools
+import json
+import pydoc
 import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from bucketshuffle import DFLASH_BOUNDARIES, EpochPlan, Planner, pack_epoch
+from bucketshuffle import DFLASH_BOUNDARIES, EpochPlan, Planner, PlanOptions, _core, pack_epoch
 
 MAX = 2**63 - 1
 IN_RANGE = "choose a value in that range"
@@ -44,7 +48,16 @@ VALUES = [
     ("boundaries", "six", 'boundaries = "six" is not an allowed value; choose "auto"'),
     ("padding_target", -0.1, f"padding_target = -0.1 is outside [0, inf]; {IN_RANGE}"),
     ("padding_target", float("nan"), f"padding_target = NaN is outside [0, inf]; {IN_RANGE}"),
-    ("min_batches_per_bucket", 0, f"min_batches_per_bucket = 0 is outside [1, {MAX}]; {IN_RANGE}"),
+    ("repeat_weight", -1, f"repeat_weight = -1 is outside [0, inf]; {IN_RANGE}"),
+    ("padded_lengths", 0, f"padded_lengths = 0 is outside [1, 4096]; {IN_RANGE}"),
+    ("padded_lengths", [8, 0], f"padded_lengths[1] = 0 is outside [1, {MAX}]; {IN_RANGE}"),
+    (
+        "padded_lengths",
+        [8, 8],
+        "padded_lengths[1] = 8 does not exceed padded_lengths[0] = 8; pass strictly ascending lengths, such as "
+        "[512, 1024, 2048]",
+    ),
+    ("admitted", [True], "admitted has 1 entries, lengths has 3; pass one entry for each sample"),
     (
         "strategy",
         "shuffled",
@@ -65,6 +78,14 @@ KINDS = [
     ("boundaries", [0, 2.5], "boundaries[1] = 2.5 is not an integer"),
     ("boundaries", None, "boundaries = None is not an integer"),
     ("padding_target", "1%", "padding_target = '1%' is not a number"),
+    ("repeat_weight", "half", "repeat_weight = 'half' is not a number"),
+    ("padded_lengths", "few", "padded_lengths = 'few' is not an integer"),
+    ("boundaries", itertools.count(), "boundaries = count(0) is not a sequence"),
+    (
+        "admitted",
+        [1, 0, 1],
+        "admitted has dtype int64 and shape (3,); pass one bool for each sample, such as loss_tokens >= 1",
+    ),
     ("constant_count", 1, "constant_count = 1 is not True or False"),
     ("strategy", 3, "strategy = 3 is not a string"),
     ("seed", 0.0, "seed = 0.0 is not an integer"),
@@ -72,9 +93,9 @@ KINDS = [
     (
         "max_tokens",
         8_192,
-        "max_tokens is not an option; the options are token_budget, max_batch_size, boundaries, padding_target, "
-        "min_batches_per_bucket, pad_to_multiple_of, per_sample, quadratic_length, strategy, window, align_ranks, "
-        "constant_count, overlong, empty and threads",
+        "max_tokens is not an option; the options are token_budget, max_batch_size, boundaries, repeat_weight, "
+        "padding_target, pad_to_multiple_of, padded_lengths, per_sample, quadratic_length, strategy, window, "
+        "align_ranks, constant_count, overlong, empty, threads",
     ),
 ]
 
@@ -95,11 +116,56 @@ def test_the_wrong_kind_of_object_is_a_type_error(name: str, value: Any, message
         plan_with(name, value)
 
 
-@pytest.mark.parametrize("name", ["padding_target", "min_batches_per_bucket"])
+@pytest.mark.parametrize("name", ["padding_target", "repeat_weight"])
 def test_options_of_auto_are_refused_beside_given_boundaries(name: str) -> None:
     message = f"{name} has no effect with boundaries = 4; leave {name} out"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         Planner([5, 3, 8], **{"boundaries": 4, name: 1})
+
+
+def test_the_two_ways_to_ask_for_freshness_exclude_each_other() -> None:
+    message = "repeat_weight has no effect with padding_target = 0.01; leave repeat_weight out"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        Planner([5, 3, 8], padding_target=0.01, repeat_weight=0.1)
+
+
+def test_multiples_are_refused_beside_a_list_of_padded_lengths() -> None:
+    message = "pad_to_multiple_of has no effect with padded_lengths as a list; leave pad_to_multiple_of out"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        Planner([5, 3, 8], padded_lengths=[8], pad_to_multiple_of=8)
+
+
+@pytest.mark.parametrize("function", [pack_epoch, Planner])
+def test_the_signature_shows_every_option_with_its_default(function: Any) -> None:
+    shown = inspect.signature(function).parameters
+    assert {name: shown[name].default for name in _core.DEFAULTS} == Planner([1]).options == _core.DEFAULTS
+    assert all(
+        option.kind is inspect.Parameter.KEYWORD_ONLY for name, option in shown.items() if name in _core.DEFAULTS
+    )
+    assert not any(option.kind is inspect.Parameter.VAR_KEYWORD for option in shown.values())
+    assert "token_budget: 'int' = 131072" in pydoc.render_doc(function)
+
+
+def test_every_option_is_documented() -> None:
+    described = re.findall(r"^        (\w+): ", pack_epoch.__doc__ or "", re.MULTILINE)
+    assert set(_core.DEFAULTS) <= set(described)
+    assert set(_core.DEFAULTS) == set(PlanOptions.__annotations__)
+
+
+def test_options_are_plain_values_that_make_the_same_planner() -> None:
+    given: dict[str, Any] = {"token_budget": np.array(64), "boundaries": np.array([0, 8]), "padded_lengths": (4, 8)}
+    options = Planner([5, 3, 8], **given).options
+    assert json.loads(json.dumps(options)) == options
+    assert (options["token_budget"], options["boundaries"], options["padded_lengths"]) == (64, [0, 8], [4, 8])
+    assert Planner([5, 3, 8], **options).options == options
+
+
+@pytest.mark.parametrize("name", ["padding_target", "repeat_weight"])
+@pytest.mark.parametrize("strategy", ["sorted", "random"])
+def test_freshness_is_refused_where_there_are_no_buckets(strategy: Any, name: str) -> None:
+    message = f'{name} has no effect with strategy = "{strategy}"; leave {name} out'
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        Planner([5, 3, 8], strategy=strategy, **{name: 0.2})
 
 
 @pytest.mark.parametrize("strategy", ["sorted", "random"])
@@ -112,7 +178,7 @@ def test_boundaries_are_refused_where_there_are_no_buckets(strategy: Any) -> Non
 def test_lengths_beyond_the_edges_are_named() -> None:
     message = (
         "lengths[1] = 8193 exceeds the last edge boundaries[6] = 8192; append an edge of 8193 or more, or set "
-        'boundaries="auto"'
+        'boundaries="auto" (1 of 2 samples exceed it, this one is the longest)'
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         Planner([8_192, 8_193], boundaries=DFLASH_BOUNDARIES)
