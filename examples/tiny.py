@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import numpy as np
 import torch
 from bucketshuffle.torch import PadCollator, PreloadedDataset
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 TOKEN_BUDGET = 600
 
@@ -21,6 +24,23 @@ def dataset(n_samples: int = 240) -> PreloadedDataset:
     return PreloadedDataset(tokens, np.append(0, lengths.cumsum()), collator=PadCollator(sample_indices=True))
 
 
+def labelled_dataset(n_samples: int = 240) -> PreloadedDataset:
+    """The same samples with labels: the first third of each is a prompt, which is not supervised."""
+    data = dataset(n_samples)
+    rows = [data[i]["input_ids"] for i in range(n_samples)]
+    labels = [torch.where(torch.arange(len(row)) < len(row) // 3, -100, row) for row in rows]
+    return PreloadedDataset.from_rows(
+        {"input_ids": rows, "labels": labels}, collator=PadCollator({"labels": -100}, sample_indices=True)
+    )
+
+
+def loss_tokens_of(data: PreloadedDataset) -> Any:
+    """[n_samples], int64: supervised tokens of each sample; None for a data set without labels."""
+    if "labels" not in data[0]:
+        return None
+    return np.array([int((data[i]["labels"] != -100).sum()) for i in range(len(data))])
+
+
 class Model(nn.Module):
     """Predicts each token from itself: it learns at once, and its loss needs the mask."""
 
@@ -28,18 +48,45 @@ class Model(nn.Module):
         super().__init__()
         self.layers = nn.Sequential(nn.Embedding(100, 16), nn.Linear(16, 100))
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, **_: Any) -> Tensor:
-        """Returns the sum of the losses of all real tokens."""
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor | None = None, **_: Any) -> Tensor:
+        """Returns the sum of the losses of all supervised tokens: of all real ones without labels."""
         logits = self.layers(input_ids)  # (B, L, 100)
-        return nn.functional.cross_entropy(logits[attention_mask], input_ids[attention_mask], reduction="sum")
+        targets = torch.where(attention_mask, input_ids, -100) if labels is None else labels
+        return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
 
 
 def record(log: Path, rank: int, epoch: int, batch: dict[str, Tensor]) -> None:
-    """Appends the samples of a batch to the log of a rank, which the tests read."""
+    """Appends the samples of a batch to the log of a rank, and saves its first update; the tests read both."""
     log.mkdir(parents=True, exist_ok=True)
+    _save_first_update(log / f"update{rank}.pt")
     with open(log / f"rank{rank}.jsonl", "a") as file:
         print(json.dumps([epoch, batch["sample_indices"].tolist()]), file=file)
 
 
+@functools.cache
+def _save_first_update(path: Path) -> None:
+    """Saves weights before and gradients of the first step of any optimizer, under every trainer."""
+    update: dict[str, list[Tensor]] = {}
+
+    def copied(optimizer: torch.optim.Optimizer, attribute: str) -> list[Tensor]:
+        return [getattr(p, attribute).clone() for group in optimizer.param_groups for p in group["params"]]
+
+    def before(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        update.setdefault("weights", copied(optimizer, "data"))
+
+    def after(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if "gradients" not in update and not path.exists():
+            update["gradients"] = copied(optimizer, "grad")
+            torch.save(update, path)
+
+    register_optimizer_step_pre_hook(before)
+    register_optimizer_step_post_hook(after)
+
+
 def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+
+def add_data_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--accumulation-steps", type=int, default=1)
+    parser.add_argument("--labels", action="store_true", help="train on the labelled data set")

@@ -62,9 +62,7 @@ def read_state(state: Mapping[str, Any]) -> tuple[Mapping[str, Any], Position]:
     if missing := [key for key in known if key not in state]:
         raise ValueError(f"state has no {missing[0]!r}; {_WAY_OUT}")
     if unknown := sorted(str(key) for key in state if key not in known):
-        warnings.warn(
-            f"bucketshuffle: state has unknown keys, which are ignored: {', '.join(unknown)}", stacklevel=5
-        )
+        warnings.warn(f"bucketshuffle: state has unknown keys, which are ignored: {', '.join(unknown)}", stacklevel=5)
     _check_mapping("state['identity']", state["identity"])
     arrangement = Arrangement(
         integer("state['window']", state["window"], 1),

@@ -81,7 +81,12 @@ def _check_multiple(loader: Any, sampler: BucketBatchSampler) -> None:
 
 
 def _check_batches(loader: Any, sampler: BucketBatchSampler, n_batches: int) -> None:
-    for step, (samples, planned) in enumerate(sampler.coming(n_batches)):
+    start = sampler._shown(None)
+    batches = sampler._batches(start)
+    mine = range(start.n_done + sampler.rank, len(batches), sampler.world_size)[:n_batches]
+    for step, b in enumerate(mine):
+        samples: list[int] = batches.indices[batches.offsets[b] : batches.offsets[b + 1]].tolist()
+        planned = int(batches.padded_lengths[b])
         fetch = getattr(loader.dataset, "__getitems__", None)
         items = fetch(samples) if fetch else [loader.dataset[i] for i in samples]
         batch = loader.collate_fn(items)
@@ -104,7 +109,7 @@ def _check_batches(loader: Any, sampler: BucketBatchSampler, n_batches: int) -> 
 
 
 def _shapes(batch: Any) -> list[tuple[str, tuple[int, int]]]:
-    """The padded shapes in a batch: of the mask and the tokens if it names them, else of all that is two-dimensional."""
+    """The padded shapes in a batch: of the mask and the tokens if it names them, else of all with two dimensions."""
     named = dict(batch) if isinstance(batch, Mapping) else {"a tensor": batch}
     tokens = {name: named[name] for name in ("attention_mask", "input_ids") if name in named} or named
     return [

@@ -9,14 +9,14 @@ from bucketshuffle.torch import _warnings
 from bucketshuffle.torch._callers import accelerate_is_iterating
 
 if TYPE_CHECKING:
-    from bucketshuffle.schedule import Position
-    from bucketshuffle.torch.sampler import BucketBatchSampler
+    from bucketshuffle.position import Position
+    from bucketshuffle.torch._standing import Standing
 
 
 class Pass(Iterator[list[int]]):
     """One pass of one rank. It plans when it is first advanced, and has a state of its own."""
 
-    def __init__(self, sampler: BucketBatchSampler) -> None:
+    def __init__(self, sampler: Standing) -> None:
         self.start: Position | None = None
         """Where the pass began; None: it has not."""
         self.finished = False

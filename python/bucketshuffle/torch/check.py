@@ -131,10 +131,10 @@ def _check_shards(loader: Any, chain: list[Any], sampler: BucketBatchSampler, da
     if data_parallel is None:
         n_ranks = n_training_ranks()
         if n_served != n_ranks:
+            shared = ", or where ranks share batches (tensor, context, pipeline parallelism) data_parallel"
             raise ValueError(
                 f"loader divides the batches among {n_served} ranks, but {n_ranks} train; build the sampler after the "
-                "process group, or pass rank and world_size; where ranks share their batches (tensor, context or "
-                "pipeline parallelism), pass data_parallel"
+                f"process group, or pass rank and world_size{shared if n_served > 1 else ''}"
             )
         return
     rank, n_ranks = data_parallel_rank_and_size(data_parallel)
