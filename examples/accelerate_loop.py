@@ -51,13 +51,13 @@ for epoch in range(first_epoch, args.epochs):
     epoch_loader.set_epoch(epoch)
     n_tokens = sampler.steps(epoch).denominators.tolist()  # Of every step of the whole epoch.
     for batch in epoch_loader:
+        record(args.out, accelerator.process_index, epoch, batch)
         with accelerator.accumulate(model):
             # The mean over the supervised tokens of the update: DDP averages over ranks, accelerate over steps.
             n_shares = accelerator.num_processes * accelerator.gradient_accumulation_steps
             accelerator.backward(model(**batch) * n_shares / n_tokens[n_steps % len(loader)])
             optimizer.step()
             optimizer.zero_grad()
-        record(args.out, accelerator.process_index, epoch, batch)
         n_steps += 1
         if n_steps == args.stop_after:
             break

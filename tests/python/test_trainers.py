@@ -386,9 +386,9 @@ for epoch in range(2):
     sampler.set_epoch(epoch)
     # DeepSpeed averages over ranks and over steps.
     for batch, n_tokens in zip(loader, sampler.denominators(), strict=True):
+        record(Path(sys.argv[1]), sampler.rank, epoch, batch)
         engine.backward(engine(**batch) * sampler.world_size * accumulation_steps / n_tokens)
         engine.step()
-        record(Path(sys.argv[1]), sampler.rank, epoch, batch)
 dist.destroy_process_group()
 """
 
