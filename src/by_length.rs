@@ -339,3 +339,71 @@ fn cell_of(key: u64) -> usize {
     let dropped = (u64::BITS - key.leading_zeros()).saturating_sub(CELL_BITS);
     ((u64::from(dropped) << (CELL_BITS - 1)) + (key >> dropped)) as usize
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 2^20 deviates of mean 200 tokens. By the inequality of Dvoretzky, Kiefer, Wolfowitz and Massart their empirical
+    /// distribution is off by more than sqrt(ln(2 / p) / (2 n)) = 0.0034 with a chance of p = 1e-10; the 4,096 slices of
+    /// the table add half a slice.
+    #[test]
+    fn samples_stray_exponentially_and_to_one_side() {
+        const MEAN: u64 = 200;
+        let n = 1 << 20;
+        let spreads = [Spread { end: n, padded: 1_000, mean: MEAN << 16 }];
+        let streams = Streams::of(7, 3);
+        let mut noise = vec![0_u32; n];
+        for (i, chunk) in noise.chunks_mut(CHUNK).enumerate() {
+            draw_cells(&spreads, i, streams, cell_of(1_000), chunk);
+        }
+        noise.sort_unstable();
+        let bound = ((2.0_f64 / 1e-10).ln() / (2.0 * n as f64)).sqrt() + 0.5 / 4_096.0;
+        for k in 1..1_800_u32 {
+            // Keys are rounded down, so k tokens or more are drawn with the chance of exceeding k before.
+            let share = (n - noise.partition_point(|&tokens| tokens < k)) as f64 / n as f64;
+            let expected = (-f64::from(k) / MEAN as f64).exp();
+            assert!((share - expected).abs() < bound, "{share} of the samples stray {k} tokens, not {expected}");
+        }
+    }
+
+    #[test]
+    fn cells_are_narrow_and_in_order() {
+        for key in [0, 1, 8_191, 8_192, 8_193, 16_383, 16_384, 1 << 40, u64::MAX - 1] {
+            let width = if key < 1 << CELL_BITS { 1 } else { key >> (CELL_BITS - 1) };
+            assert!(cell_of(key + 1) == cell_of(key) || cell_of(key + 1) == cell_of(key) + 1);
+            assert!(cell_of(key.saturating_add(width)) > cell_of(key) || key + 1 == u64::MAX);
+        }
+    }
+
+    // Lengths below 2^13 take a shortcut; it must draw what the general way draws.
+    #[test]
+    fn both_ways_to_draw_a_cell_agree() {
+        let near = [Spread { end: CHUNK, padded: 100, mean: 5 << 16 }];
+        let mut cells = vec![0_u32; CHUNK];
+        draw_cells(&near, 0, Streams::of(1, 0), 0, &mut cells);
+        let mut rng = Streams::of(1, 0).open(Stage::Noise, 0);
+        for four in cells.chunks(4) {
+            let word = rng.next_u64();
+            for (i, &cell) in four.iter().enumerate() {
+                assert_eq!(cell as usize, cell_of(near[0].key(deviate((word >> (16 * i)) as u16))));
+            }
+        }
+    }
+
+    /// The samples of hard and soft plans have their lengths looked up at any position.
+    #[test]
+    fn every_position_knows_its_length() {
+        let lengths: Vec<u32> = (0..1_000_u32).map(|i| 1 + i * i % 700).chain([70_000, 0]).collect();
+        let selection = crate::admission::Selection { indices: None, n_samples: lengths.len() };
+        let model = crate::Options::default().cost;
+        let census = Census::of(&lengths, &selection, &model);
+        let (samples, left_out) = ByLength::<u32>::of(&census, Overlong::Drop);
+        assert_eq!(left_out.samples, [1_001]);
+        let mut indices: Vec<u32> = (0..samples.n_samples() as u32).collect();
+        let found: Vec<u64> = indices.iter().map(|&position| samples.length(position)).collect();
+        samples.to_indices(&mut indices);
+        assert!(indices.iter().map(|&i| u64::from(lengths[i as usize])).eq(found.iter().copied()));
+        assert!(found.is_sorted());
+    }
+}
