@@ -283,7 +283,7 @@ def _is_flat(row: Any) -> bool:
 
 def _from_items(source: Any, column: str | int | None, progress: bool | None) -> npt.NDArray[np.int64]:
     """The loop that cannot be avoided: every item is built once."""
-    shapes = []
+    shapes: list[tuple[int, ...]] = []
     for i in _with_progress(range(len(source)), progress):
         value = _value(source[i], column, i)
         where = f"source[{i}]" if column is None else f"column {column!r} of source[{i}]"

@@ -141,7 +141,7 @@ def _write_array(file: IO[bytes], name: str, entry: Mapping[str, Any], array: np
     little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
     raw = little.reshape(-1).view(np.uint8)
     for first in range(0, raw.size, _CHUNK_BYTES):
-        file.write(raw[first : first + _CHUNK_BYTES])
+        file.write(raw[first : first + _CHUNK_BYTES].data)
     return _sum(name, entry, raw)
 
 
@@ -163,7 +163,10 @@ def _header(name: str, file: MappedFile) -> tuple[dict[str, Any], int]:
         raise ValueError(f"{name} is truncated: it has {size} bytes, fewer than a header; save it again")
     start = _SIZE_BYTES + int.from_bytes(file.raw[:_SIZE_BYTES].tobytes(), "little")
     if start - _SIZE_BYTES > _MAX_HEADER_BYTES:
-        raise ValueError(f"{name} is not a safetensors file: its header would have {start - _SIZE_BYTES} bytes")
+        raise ValueError(
+            f"{name} is not a safetensors file: its header would have {start - _SIZE_BYTES} bytes; pass what "
+            "PreloadedDataset.save wrote"
+        )
     if size < start:
         raise ValueError(f"{name} is truncated: it has {size} bytes, fewer than its header; save it again")
     try:
@@ -171,7 +174,9 @@ def _header(name: str, file: MappedFile) -> tuple[dict[str, Any], int]:
         if not isinstance(header, dict):
             raise TypeError
     except (ValueError, TypeError, RecursionError):
-        raise ValueError(f"{name} is not a safetensors file: its header is not a JSON object") from None
+        raise ValueError(
+            f"{name} is not a safetensors file: its header is not a JSON object; pass what PreloadedDataset.save wrote"
+        ) from None
     end = 0
     arrays = {array: entry for array, entry in header.items() if array != "__metadata__"}
     for array, entry in arrays.items():

@@ -251,7 +251,7 @@ class PreloadedDataset(Dataset[dict[str, Any]]):
         return f"PreloadedDataset({len(self)} samples, {self.offsets[-1]} tokens, {fields})"
 
     def __getitem__(self, sample: int) -> dict[str, Any]:
-        """Returns one sample, unpadded: its per-token fields `(length, *trailing)` and scalars in the dtypes of a batch."""
+        """Returns one sample, unpadded, in a batch's dtypes: per-token fields `(length, *trailing)`, and scalars."""
         held, index = self._held, operator.index(sample)
         if not -len(self) <= index < len(self):
             raise IndexError(f"sample = {index} is outside 0 <= sample < n_samples = {len(self)}")
@@ -331,11 +331,11 @@ class PreloadedDataset(Dataset[dict[str, Any]]):
         return planner.plan(seed, epoch)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Fields know their place in a file, and pickle as it.
+        # Fields know their place in a file, and pickle as it; torch pickles no unsigned integers.
         return {
             "fields": self._fields,
             "offsets": self._offsets,
-            "scalars": self._scalars,
+            "scalars": {name: tensor_field(name, scalar) for name, scalar in self._scalars.items()},
             "collator": self.collator,
         }
 

@@ -108,7 +108,8 @@ class Padder:
         sample_indices: bool,
     ) -> None:
         self.fields = tuple(fields)
-        self._options = {"left": left, "pad_to_multiple_of": pad_to_multiple_of}
+        self._left = left
+        self._pad_to_multiple_of = pad_to_multiple_of
         self._lengths = lengths
         self._sample_indices = sample_indices
 
@@ -148,7 +149,9 @@ class Padder:
             )
             for field in self.fields
         ]
-        lengths, padded_length, arrays = _core.pad_rows(offsets, samples, requests, **self._options)
+        lengths, padded_length, arrays = _core.pad_rows(
+            offsets, samples, requests, left=self._left, pad_to_multiple_of=self._pad_to_multiple_of
+        )
         shape = len(lengths), padded_length
         batch = {
             field.name: field.read(buffers[field.name] if fresh is None else fresh, shape)
