@@ -20,6 +20,7 @@ use numpy::{
 };
 use pyo3::exceptions::{PyIndexError, PyMemoryError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyInt, PySequence};
 
 use crate::collate::{CastFrom, CollateError, Field, Rows, Side, Source, Token};
 
@@ -69,16 +70,7 @@ pub(super) fn pad_rows<'py>(
     pad_to_multiple_of: usize,
 ) -> PyResult<Padded<'py>> {
     let offsets = read::<i64>("offsets", offsets)?;
-    let samples = match samples.cast::<PyArray1<i64>>() {
-        Ok(array) => {
-            let array = array.try_readonly().map_err(|error| busy("samples", &error))?;
-            let mut samples = Vec::new();
-            samples.try_reserve_exact(array.len()).map_err(|error| PyMemoryError::new_err(error.to_string()))?;
-            samples.extend(array.as_array());
-            samples
-        }
-        Err(_) => samples.extract::<Vec<i64>>()?,
-    };
+    let samples = read_samples(samples)?;
     let side = if left { Side::Left } else { Side::Right };
     let rows = Rows::new(slice("offsets", &offsets)?, &samples, side, pad_to_multiple_of)?;
 
@@ -88,6 +80,45 @@ pub(super) fn pad_rows<'py>(
     let written = py.detach(|| jobs.into_iter().map(|job| job(&rows)).collect::<Result<Vec<_>, _>>())?;
     let arrays = written.into_iter().map(|fresh| fresh.map(|fresh| fresh.into_array(py))).collect();
     Ok((PyArray1::from_vec(py, rows.lengths()), rows.padded_length(), arrays))
+}
+
+/// A copy of the samples of a batch: an int64 array, or a sequence of integers.
+fn read_samples(samples: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
+    let mut copy = Vec::new();
+    let mut reserve =
+        |n_samples| copy.try_reserve_exact(n_samples).map_err(|error| PyMemoryError::new_err(error.to_string()));
+    if let Ok(array) = samples.cast::<PyArray1<i64>>() {
+        let array = array.try_readonly().map_err(|error| busy("samples", &error))?;
+        reserve(array.len())?;
+        copy.extend(array.as_array());
+        return Ok(copy);
+    }
+    let Ok(sequence) = samples.cast::<PySequence>() else {
+        let kind = samples.get_type().name()?;
+        return Err(PyTypeError::new_err(format!("samples is a {kind}, not a sequence of integers")));
+    };
+    reserve(sequence.len()?)?;
+    for (position, sample) in sequence.try_iter()?.enumerate() {
+        let sample = sample?;
+        if !sample.is_exact_instance_of::<PyInt>() && !is_integer(&sample)? {
+            return Err(PyTypeError::new_err(format!("samples[{position}] = {} is not an integer", sample.repr()?)));
+        }
+        copy.push(sample.extract::<i64>().map_err(|_| {
+            PyIndexError::new_err(format!(
+                "samples[{position}] = {sample} is no sample; a data set has fewer than 2^63"
+            ))
+        })?);
+    }
+    Ok(copy)
+}
+
+/// Whether an object is an integer of any framework; a bool is none, since a list of them would be a mask.
+fn is_integer(sample: &Bound<'_, PyAny>) -> PyResult<bool> {
+    if sample.is_instance_of::<PyBool>() || !sample.hasattr("__index__")? {
+        return Ok(false);
+    }
+    let dtype = sample.getattr_opt("dtype")?;
+    Ok(!dtype.is_some_and(|dtype| dtype.to_string().ends_with("bool")))
 }
 
 /// Refuses an `out` that shares memory with a buffer or another `out`: the slices made of them would alias.

@@ -160,7 +160,7 @@ class PadCollator:
         padder = self._padder(flat, numbers, columns)
         offsets = np.zeros(len(items) + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
-        padded = padder.pad(padder.sources(flat), offsets, np.arange(len(items)), out=out)
+        padded = padder.pad(padder.requests(flat), offsets, np.arange(len(items)), out=out)
         # In the samples' own order of keys, then what was made.
         batch = {name: padded.pop(name) if name in flat else gathered[name] for name in columns}
         return batch | padded

@@ -15,9 +15,8 @@ from torch.utils.data import Dataset
 from bucketshuffle.data.flat import FlatField, checked_offsets, flat_field
 from bucketshuffle.data.mapped import map_npy
 from bucketshuffle.data.saved import read_fields, write_fields
-from bucketshuffle.options import integer
 from bucketshuffle.torch.collate import PadCollator, columns_of, refuse_single
-from bucketshuffle.torch.fields import Padder
+from bucketshuffle.torch.fields import Padder, Request
 from bucketshuffle.torch.rows import flatten_rows, kind_of, number_tensor, stacked, tensor_field
 
 if TYPE_CHECKING:
@@ -239,7 +238,7 @@ class PreloadedDataset(Dataset[dict[str, Any]]):
         self._held = _Held(
             collator,
             padder,
-            padder.sources(self._fields),
+            padder.requests(self._fields),
             {name: collator.numbers(name, scalar) for name, scalar in self._scalars.items()},
         )
 
@@ -258,9 +257,9 @@ class PreloadedDataset(Dataset[dict[str, Any]]):
         index %= len(self)
         start, end = int(self.offsets[index]), int(self.offsets[index + 1])
         item: dict[str, Any] = {}
-        for field in held.padder.fields:
-            if field.name in held.sources:
-                item[field.name] = held.padder.row(held.sources[field.name], field, start, end)
+        for field, request in zip(held.padder.fields, held.requests, strict=True):
+            if field.made_from is None:
+                item[field.name] = field.row(request, start, end)
         item |= {name: scalar[index] for name, scalar in held.scalars.items()}
         if held.collator.sample_indices:
             item.setdefault("sample_indices", index)
@@ -285,10 +284,11 @@ class PreloadedDataset(Dataset[dict[str, Any]]):
             ValueError: no samples, or an `out` that is too small.
         """
         held = self._held
-        chosen = _checked_samples(samples)
-        batch = held.padder.pad(held.sources, self.offsets, chosen, out=out)
+        if isinstance(samples, (np.ndarray, torch.Tensor)):
+            samples = _checked_samples(samples)
+        batch = held.padder.pad(held.requests, self.offsets, samples, out=out)
         if held.scalars:
-            indices = torch.as_tensor(chosen)
+            indices = torch.as_tensor(samples)
             batch |= {name: scalar[indices] for name, scalar in held.scalars.items()}
         return batch
 
@@ -351,7 +351,7 @@ class _Held(NamedTuple):
 
     collator: PadCollator
     padder: Padder
-    sources: dict[str, npt.NDArray[Any]]
+    requests: tuple[Request, ...]
     scalars: dict[str, torch.Tensor]
 
 
@@ -374,14 +374,7 @@ def _scalar(name: str, values: Any) -> torch.Tensor:
     return number_tensor(f'scalars["{name}"]', values)
 
 
-def _checked_samples(samples: Any) -> npt.NDArray[np.int64] | Sequence[int]:
-    if not isinstance(samples, (np.ndarray, torch.Tensor)):
-        kinds = set(map(type, samples)) if isinstance(samples, Sequence) else {type(samples)}
-        if kinds <= {int}:
-            return samples  # type: ignore[no-any-return]
-        if not isinstance(samples, Sequence) or isinstance(samples, (str, bytes)):
-            raise TypeError(f"samples is a {type(samples).__name__}, not a sequence of integers")
-        return [integer(f"samples[{i}]", sample, -(2**63)) for i, sample in enumerate(samples)]
+def _checked_samples(samples: npt.NDArray[Any] | torch.Tensor) -> npt.NDArray[np.int64]:
     array: npt.NDArray[Any] = np.asarray(samples)
     if array.dtype.kind not in "iu":
         raise TypeError(f"samples has dtype {array.dtype}, not an integer dtype")

@@ -66,6 +66,13 @@ class PaddedField:
         tensor = torch.from_numpy(values[:n_values].reshape(shape + self.trailing))
         return tensor if tensor.dtype is self.dtype else tensor.view(self.dtype)
 
+    def row(self, request: Request, start: int, end: int) -> torch.Tensor:
+        """Returns tokens `start..end` of a field in the dtype of a batch, a copy `(end - start, *trailing)`."""
+        offsets = np.array([start, end], np.int64)
+        _, length, (values,) = _core.pad_rows(offsets, [0], [request], left=False, pad_to_multiple_of=1)
+        assert values is not None  # there was no `out`
+        return self.read(values, (1, length)).squeeze(0)
+
     def buffer(self, out: torch.Tensor) -> npt.NDArray[Any]:
         """Returns the memory of a caller's tensor as the carrier's array `[n_values]`.
 
@@ -108,18 +115,29 @@ class Padder:
         sample_indices: bool,
     ) -> None:
         self.fields = tuple(fields)
+        self._names = {field.name for field in self.fields}
         self._left = left
         self._pad_to_multiple_of = pad_to_multiple_of
         self._lengths = lengths
         self._sample_indices = sample_indices
 
-    def sources(self, flat: Mapping[str, FlatField]) -> dict[str, npt.NDArray[Any]]:
-        """Returns the values of the fields as `pad` takes them, by name; no copy."""
-        return {field.name: field.source(flat[field.name]) for field in self.fields if field.made_from is None}
+    def requests(self, flat: Mapping[str, FlatField]) -> tuple[Request, ...]:
+        """Returns what `pad` asks of the native call for these fields, made once for any number of batches."""
+        return tuple(
+            Request(
+                field.name,
+                field.made_from or field.source(flat[field.name]),
+                field.per_token,
+                field.carrier,
+                field.fill,
+                None,
+            )
+            for field in self.fields
+        )
 
     def pad(
         self,
-        sources: Mapping[str, npt.NDArray[Any]],
+        requests: Sequence[Request],
         offsets: npt.NDArray[np.int64],
         samples: npt.NDArray[np.int64] | Sequence[int],
         *,
@@ -128,34 +146,20 @@ class Padder:
         """Returns a padded batch, written in one native call without the interpreter lock.
 
         Args:
-            sources: what `sources` returned.
+            requests: what `requests` returned.
             offsets: `[n_samples + 1]`, int64, tokens before each sample and at the end.
-            samples: `[B]`, the samples of the batch.
+            samples: `(B,)`, the samples of the batch.
             out: tensors to write into, by field; fields without one are fresh.
         """
-        if out is None:
-            buffers: Mapping[str, npt.NDArray[Any]] = {}
-        else:
-            self._refuse_unknown(out)
-            buffers = {field.name: field.buffer(out[field.name]) for field in self.fields if field.name in out}
-        requests = [
-            Request(
-                field.name,
-                field.made_from or sources[field.name],
-                field.per_token,
-                field.carrier,
-                field.fill,
-                buffers.get(field.name),
-            )
-            for field in self.fields
-        ]
+        if out:
+            requests = self._into(requests, out)
         lengths, padded_length, arrays = _core.pad_rows(
             offsets, samples, requests, left=self._left, pad_to_multiple_of=self._pad_to_multiple_of
         )
         shape = len(lengths), padded_length
         batch = {
-            field.name: field.read(buffers[field.name] if fresh is None else fresh, shape)
-            for field, fresh in zip(self.fields, arrays, strict=True)
+            field.name: field.read(request.out if fresh is None else fresh, shape)  # type: ignore[arg-type]
+            for field, request, fresh in zip(self.fields, requests, arrays, strict=True)
         }
         if self._lengths:
             batch["lengths"] = torch.from_numpy(lengths)
@@ -163,19 +167,16 @@ class Padder:
             batch["sample_indices"] = torch.from_numpy(np.array(samples, np.int64))
         return batch
 
-    def row(self, source: npt.NDArray[Any], field: PaddedField, start: int, end: int) -> torch.Tensor:
-        """Returns tokens `start..end` of a field in the dtype of a batch, a copy `(end - start, *trailing)`."""
-        request = Request(field.name, source, field.per_token, field.carrier, field.fill, None)
-        offsets = np.array([start, end], np.int64)
-        _, length, (values,) = _core.pad_rows(offsets, [0], [request], left=False, pad_to_multiple_of=1)
-        assert values is not None  # there was no `out`
-        return field.read(values, (1, length)).squeeze(0)
-
-    def _refuse_unknown(self, out: Mapping[str, torch.Tensor]) -> None:
-        unknown = [name for name in out if all(name != field.name for field in self.fields)]
+    def _into(self, requests: Sequence[Request], out: Mapping[str, torch.Tensor]) -> list[Request]:
+        """The requests with the memory of the caller's tensors."""
+        unknown = [name for name in out if name not in self._names]
         if unknown:
             keys = ", ".join(f'"{field.name}"' for field in self.fields)
             raise ValueError(f'out names "{unknown[0]}", which is not a padded key; the batch has {keys}')
+        return [
+            Request._make((*request[:-1], field.buffer(out[field.name]))) if field.name in out else request
+            for field, request in zip(self.fields, requests, strict=True)
+        ]
 
 
 def padded_field(name: str, field: FlatField, fill: float, dtype: torch.dtype | None) -> PaddedField:
