@@ -107,17 +107,26 @@ def stacked(name: str, column: Sequence[Any]) -> torch.Tensor:
             raise ValueError(
                 f'"{name}" cannot be stacked: its values have different shapes, or are beyond 64 bits; correct them'
             ) from None
-    tensors = [
-        number_tensor(f'items[{i}]["{name}"]', value)
-        if not isinstance(value, (bool, int, float))
-        else torch.tensor(value)
-        for i, value in enumerate(column)
-    ]
+    tensors = []
+    for position, value in enumerate(column):
+        is_plain = isinstance(value, (bool, int, float))
+        tensors.append(torch.tensor(value) if is_plain else number_tensor(f'items[{position}]["{name}"]', value))
+    if len({tensor.dtype for tensor in tensors}) > 1:  # torch stacks no unsigned integers with others
+        tensors = [_signed(name, position, tensor) for position, tensor in enumerate(tensors)]
     together = torch.stack(tensors)
     for position, tensor in enumerate(tensors):
         if tensor.dtype != together.dtype and not torch.equal(tensor, together[position].to(tensor.dtype)):
             _refuse_rounded(name, position, together.dtype)
     return together
+
+
+def _signed(name: str, position: int, tensor: torch.Tensor) -> torch.Tensor:
+    if str(tensor.dtype) not in ("torch.uint16", "torch.uint32", "torch.uint64"):
+        return tensor
+    try:
+        return torch.tensor(tensor.tolist(), dtype=torch.int64)
+    except (RuntimeError, OverflowError):
+        _refuse_rounded(name, position, torch.int64)
 
 
 def kind_of(column: Sequence[Any]) -> str:
