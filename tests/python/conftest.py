@@ -50,5 +50,6 @@ def uneven_lengths(n: int, seed: int = 0, longest: int = 8_191) -> np.ndarray:
 # `./dev test core` installs neither torch nor data sets; the planning tests need none of them.
 if importlib.util.find_spec("torch") is None or importlib.util.find_spec("datasets") is None:
     collect_ignore = [
-        f"test_{name}.py" for name in ("collate", "dataset", "saved", "lengths", "sampler", "trainers", "examples")
+        f"test_{name}.py"
+        for name in ("collate", "dataset", "saved", "values", "columns", "lengths", "sampler", "trainers", "examples")
     ]

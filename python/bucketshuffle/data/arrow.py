@@ -66,7 +66,7 @@ def row_lengths(column: Any) -> npt.NDArray[np.int64] | None:
         return None
     if not _is_list(stored.type):
         kind = (
-            "text without tokens; tokenize it" if _is_text(stored.type) else "no lists of tokens; choose another column"
+            "text without tokens; tokenize it" if _is_text(stored.type) else "not lists of tokens; choose another column"
         )
         raise TypeError(f"source has Arrow type {_type_name(column, stored)}, {kind}, or pass the lengths")
     null = _visible(_nulls(stored), visible)
@@ -231,8 +231,11 @@ def _plain(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     if isinstance(column.type, pa.BaseExtensionType):
         return _plain(column.storage)
     if _is_view(column.type):
-        is_large = str(column.type).startswith("large_")
-        return column.cast((pa.large_list if is_large else pa.list_)(column.type.value_type))
+        # Arrow's own cast gives wrong offsets (seen with pyarrow 26).
+        null = _nulls(column)
+        offsets = np.zeros(len(column) + 1, np.int64)
+        np.cumsum(np.where(null, 0, column.sizes.to_numpy()), out=offsets[1:])
+        return pa.LargeListArray.from_arrays(pa.array(offsets), column.flatten(), mask=pa.array(null))
     return column
 
 
@@ -383,6 +386,8 @@ def _refuse_null_rows(name: str, column: pa.Array | pa.ChunkedArray) -> None:
 def _known(columns: Sequence[str], names: Sequence[str]) -> list[str]:
     if isinstance(columns, str):
         raise TypeError(f'columns = "{columns}" is a str, not a collection of names; use ["{columns}"]')
+    if not columns:
+        raise ValueError("columns names no column; leave it out to load all")
     for name in columns:
         if name not in names:
             raise ValueError(f'columns names "{name}", which is not one of {", ".join(map(repr, names))}')
