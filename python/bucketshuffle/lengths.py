@@ -147,7 +147,10 @@ def _numbers(lengths: object) -> npt.NDArray[Any]:
 
 
 def _from_list(lengths: Sequence[object]) -> npt.NDArray[Any]:
-    if any(map(_is_sequence, lengths[:1])):  # NumPy 1.23 warns of ragged ones, later versions raise
+    # NumPy 1.23 warns of ragged sequences, later versions raise.
+    if any(issubclass(kind, (list, tuple, np.ndarray)) for kind in set(map(type, lengths))) and any(
+        map(_is_sequence, lengths)
+    ):
         raise _sequences()
     try:
         values = np.asarray(lengths)

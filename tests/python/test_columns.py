@@ -318,6 +318,7 @@ def test_rows_of_numbers_and_vectors_are_tokens_in_lists_and_tuples():
     assert lengths_of([(1, 2, 3), (4,)]).tolist() == [3, 1]
     assert lengths_of([[[1, 2], [3, 4]], [[5, 6]]]).tolist() == [2, 1]
     assert lengths_of([[], [[5, 6]]]).tolist() == [0, 1]
+    assert lengths_of([np.zeros(0), np.zeros((2, 3)), np.zeros((1, 3))]).tolist() == [0, 2, 1]
     assert lengths_of([np.zeros((4, 2)), np.zeros((1, 2))]).tolist() == [4, 1]
     assert lengths_of([np.zeros((1, 1)), np.zeros((1, 1))]).tolist() == [1, 1]
     assert lengths_of(Items([(torch.zeros(5), 1), (torch.zeros(2), 0)]), 0).tolist() == [5, 2]

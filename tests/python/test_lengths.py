@@ -143,6 +143,7 @@ def test_lengths_keep_their_value_up_to_the_end_of_uint64():
         ({"a": 1}, TypeError, "lengths is a dict, not an array of integers; pass one length per sample"),
         (np.array(3), ValueError, "lengths has shape (), not one dimension; pass one length per sample"),
         (np.ones((2, 2), int), ValueError, "lengths has shape (2, 2), not one dimension; pass one length per sample"),
+        ([1, [2, 3]], ValueError, "lengths holds sequences, not integers; use lengths_of(...) to count them"),
         ([[1], [2, 3]], ValueError, "lengths holds sequences, not integers; use lengths_of(...) to count them"),
         (
             np.array([1, np.nan]),

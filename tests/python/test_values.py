@@ -367,7 +367,10 @@ def test_a_collator_sees_that_the_next_batch_has_other_fields():
     batch = collate([{"input_ids": [1.5], "labels": [1]}, {"input_ids": [], "labels": []}])
     assert batch["input_ids"].tolist() == [[1.5], [0.0]]
     assert batch["labels"].tolist() == [[1], [7]]
+    assert collate(ROWS)["input_ids"].shape == (2, 3)
     assert collate([{"input_ids": [[1, 2]]}])["input_ids"].shape == (1, 1, 2)
+    assert collate(items(ROWS, lengths=["a", "b"]))["lengths"] == ["a", "b"]
+    assert collate(ROWS)["lengths"].tolist() == [3, 2]
     assert collate(items(ROWS, lengths=[5, 6]))["lengths"].tolist() == [5, 6]
     assert collate(ROWS)["lengths"].tolist() == [3, 2]
     assert collate(items(ROWS, attention_mask=ROWS))["attention_mask"].tolist() == [[1, 2, 0], [1, 0, 0]]

@@ -66,7 +66,9 @@ def row_lengths(column: Any) -> npt.NDArray[np.int64] | None:
         return None
     if not _is_list(stored.type):
         kind = (
-            "text without tokens; tokenize it" if _is_text(stored.type) else "not lists of tokens; choose another column"
+            "text without tokens; tokenize it"
+            if _is_text(stored.type)
+            else "not lists of tokens; choose another column"
         )
         raise TypeError(f"source has Arrow type {_type_name(column, stored)}, {kind}, or pass the lengths")
     null = _visible(_nulls(stored), visible)
