@@ -110,7 +110,7 @@ def stacked(name: str, column: Sequence[Any]) -> torch.Tensor:
     tensors = []
     for position, value in enumerate(column):
         is_plain = isinstance(value, (bool, int, float))
-        tensors.append(torch.tensor(value) if is_plain else number_tensor(f'items[{position}]["{name}"]', value))
+        tensors.append(torch.tensor(value) if is_plain else number_tensor(f"{name} of sample {position}", value))
     if len({tensor.dtype for tensor in tensors}) > 1:  # torch stacks no unsigned integers with others
         tensors = [_signed(name, position, tensor) for position, tensor in enumerate(tensors)]
     together = torch.stack(tensors)
