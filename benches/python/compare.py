@@ -23,7 +23,7 @@ from typing import Any
 
 import bucketshuffle
 import numpy as np
-from bucketshuffle.report import dflash902k
+from bucketshuffle.data import dflash902k
 from peers import DFLASH_BOUNDARIES, PEERS, TOKEN_BUDGET, Candidate, Flat, check
 
 REFERENCE = "pack_epoch, six buckets, 1 thread"

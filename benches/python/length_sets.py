@@ -2,13 +2,15 @@
 
 Plans each set of FOLDER (default: those of the tests) at three budgets under the default plan, sorted, random and six
 buckets, and prints a row for each set and budget, and the medians and the worst. Over-long and empty samples are
-dropped. `--sets` and `--budgets` choose, `--option NAME=VALUE` changes the plan.
+dropped. `--sets` and `--budgets` choose, `--option NAME=VALUE` changes the plan. `--same-repetition FILE` compares with
+the plans of another version instead: padding over sorted order where as many pairs are repeated.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import csv
 import statistics
 from pathlib import Path
 from typing import Any
@@ -62,13 +64,45 @@ def row(lengths: np.ndarray, budget: int, options: dict[str, Any]) -> dict[str, 
     return figures
 
 
+def same_repetition(folder: Path, record: Path) -> None:
+    """Prints the padding over sorted order of a recorded version and of this one at the same repetition, for every set
+    and budget where that version had four buckets or more."""
+    print("| set | budget | repeated | over sorted, then | now | ratio |\n|---|---:|---:|---:|---:|---:|")
+    ratios = []
+    with open(record, newline="") as file:
+        recorded = [row for row in csv.DictReader(file) if int(row["n_buckets"]) >= 4]
+    for then in recorded:
+        lengths, budget = np.load(folder / f"{then['set']}.npz")["lengths"], int(then["budget"])
+        repeated, over_then = float(then["pairs_repeated"]), float(then["over_sorted"])
+        low, high = -14.0, 10.0  # binary logarithm of the weight
+        for _ in range(12):
+            middle = (low + high) / 2
+            ours = plans(lengths, budget, repeat_weight=2.0**middle)
+            if statistics.fmean(map(pairs_repeated, ours[:-1], ours[1:])) > repeated:
+                low = middle
+            else:
+                high = middle
+        over = padding(ours) / padding(plans(lengths, budget, 1, strategy="sorted")) - 1
+        ratios.append(over / over_then)
+        cells = (f"{repeated:.2%}", f"{over_then:.2%}", f"{over:.2%}", f"{ratios[-1]:.2f}")
+        print(f"| {then['set']} | {budget:,} | {' | '.join(cells)} |", flush=True)
+    quartiles = statistics.quantiles(ratios, n=4)
+    print(
+        f"| **median of {len(ratios)}** (quartiles) | | | | | {quartiles[1]:.2f} ({quartiles[0]:.2f}-{quartiles[2]:.2f}) |"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=SETS)
     parser.add_argument("--sets", nargs="*")
     parser.add_argument("--budgets", nargs="*", type=int, default=BUDGETS)
     parser.add_argument("--option", action="append", default=[], help="NAME=VALUE of the plan")
+    parser.add_argument("--same-repetition", type=Path, metavar="FILE", help="record/order-v1.csv")
     given = parser.parse_args()
+    if given.same_repetition:
+        same_repetition(given.folder, given.same_repetition)
+        return
     options = {name: ast.literal_eval(value) for name, _, value in (text.partition("=") for text in given.option)}
     rows: list[dict[str, float]] = []
     for path in sorted(given.folder.glob("*.npz")):

@@ -1,6 +1,7 @@
 """Padded batches for training: within 1 % of sorted padding, better mixed than a full shuffle, in milliseconds."""
 
 from bucketshuffle._core import __version__
+from bucketshuffle.lengths import lengths_of
 from bucketshuffle.options import PlanOptions
 from bucketshuffle.plan import (
     DFLASH_BOUNDARIES,
@@ -19,5 +20,6 @@ __all__ = [
     "Planner",
     "Stats",
     "__version__",
+    "lengths_of",
     "pack_epoch",
 ]

@@ -8,7 +8,8 @@ import zipfile
 
 import numpy as np
 
-from bucketshuffle.report import compare, dflash902k, to_table
+from bucketshuffle.data import dflash902k
+from bucketshuffle.report import compare, to_table
 
 
 def main(arguments: list[str] | None = None) -> int:

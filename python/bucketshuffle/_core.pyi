@@ -1,5 +1,5 @@
 from collections.abc import Sequence
-from typing import Any, Literal, final
+from typing import Any, Protocol, final
 
 import numpy as np
 import numpy.typing as npt
@@ -47,15 +47,30 @@ class Planner:
     @property
     def dropped(self) -> npt.NDArray[np.int64]: ...
 
+class _Request(Protocol):
+    """One field of a batch; see `bucketshuffle.torch.fields.Request`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def source(self) -> npt.NDArray[Any] | str: ...
+    @property
+    def per_token(self) -> int: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def fill(self) -> int: ...
+    @property
+    def out(self) -> npt.NDArray[Any] | None: ...
+
 def pad_rows(
     offsets: npt.NDArray[np.int64],
     samples: npt.NDArray[np.int64] | Sequence[int],
-    fields: Sequence[
-        tuple[str, npt.NDArray[Any] | Literal["mask", "positions"], int, str, int, npt.NDArray[Any] | None]
-    ],
+    fields: Sequence[_Request],
     *,
     left: bool,
     pad_to_multiple_of: int,
+    padded_lengths: Sequence[int] = ...,
 ) -> tuple[npt.NDArray[np.int64], int, list[npt.NDArray[Any] | None]]:
     """Pad the rows of one batch; return its lengths, its padded length, and one flat array per field (None where
     `out` took it).

@@ -1,13 +1,16 @@
-"""Lengths for the planner, from whatever holds the data.
+"""Lengths for the planner: integers as they are (`as_lengths`), or counted from whatever holds the data (`lengths_of`).
 
-Frameworks are recognised by their methods, not imported: this module needs NumPy alone.
+Arrow, Hugging Face and polars are `bucketshuffle.data.arrow`'s; other frameworks are recognised by their methods, so
+that NumPy is the only import.
 """
 
 from __future__ import annotations
 
 import array
+import operator
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,12 +22,12 @@ _Integers = npt.NDArray[np.signedinteger[Any] | np.unsignedinteger[Any]]
 
 
 def as_lengths(lengths: object) -> _Integers:
-    """Return `lengths` as a one-dimensional, contiguous, aligned, native-endian integer array.
+    """Returns `lengths` as a one-dimensional, contiguous, aligned, native-endian integer array.
 
     Args:
         lengths: `[n_samples]`, integer, tokens per sample: a NumPy array, torch tensor, Arrow array or chunked array,
-            pandas Series, `array.array`, Hugging Face column, or a sequence of ints. Its dtype is kept, so a uint16
-            array stays 2 bytes per sample.
+            pandas or polars Series, `array.array`, Hugging Face column, or a sequence of ints. Its dtype is kept, so a
+            uint16 array stays 2 bytes per sample. Sequences are not counted here; `lengths_of` does that.
 
     Returns:
         The array itself where it already is one, without a copy; otherwise a new array or a view.
@@ -52,16 +55,16 @@ def as_lengths(lengths: object) -> _Integers:
 def lengths_of(
     source: object, column: str | int | None = None, *, progress: bool | None = None
 ) -> npt.NDArray[np.int64]:
-    """Return the length of every sample of `source`, in the order in which it is indexed.
+    """Returns the length of every sample of `source`, in the order in which it is indexed.
 
-    A column of lengths is read as a slice, a column of sequences from its offsets; only a map-style data set of items
+    A column of lengths is read as a slice, a column of sequences from its offsets. Only a map-style data set of items
     is looped over.
 
     Args:
-        source: anything `as_lengths` takes; a sequence of sequences (lists, arrays, tensors, strings); an Arrow or
-            Hugging Face column of lists (lengths in tokens, in the visible order after `shuffle` or `select`); a
-            mapping, Arrow table, pandas DataFrame or Hugging Face data set with a `column`; a map-style data set with
-            `__len__` and `__getitem__`; a data set with an integer array `lengths` of its own.
+        source: anything `as_lengths` takes; a sequence of sequences (lists, arrays, tensors, strings); an Arrow, polars
+            or Hugging Face column of lists (lengths in tokens, in the visible order after `shuffle` or `select`); a
+            mapping, Arrow table, pandas or polars DataFrame or Hugging Face data set with a `column`; a map-style data
+            set with `__len__` and `__getitem__`; a data set with an integer array `lengths` of its own.
         column: which column of a table, or which key or position of an item, is the sequence or its length.
         progress: show a progress bar where a loop is needed: tqdm's if it is installed, otherwise a line on stderr.
             None: when stderr is a terminal.
@@ -70,28 +73,26 @@ def lengths_of(
         `[n_samples]`, int64, tokens per sample.
 
     Raises:
-        TypeError: a source without columns, lengths or items.
+        TypeError: a source without columns, lengths or items, or items that are no row of tokens.
         ValueError: missing values, an unknown or missing `column`, a length beyond int64.
+
+    >>> from bucketshuffle import lengths_of
+    >>> lengths_of({"input_ids": [[5, 6, 7], [8]], "label": [0, 1]}, "input_ids").tolist()
+    [3, 1]
     """
     if column is None and not isinstance(source, (np.ndarray, Mapping)):
         own = getattr(source, "lengths", None)
         if own is not None and not callable(own):
-            return _int64(as_lengths(own))
-    if _is_hugging_face(source):
-        return _from_hugging_face(source, column, progress)
-    if _is_hugging_face_column(source):
-        return _from_hugging_face(source.source, source.column_name, progress)  # type: ignore[attr-defined]
+            return _own_lengths(source, own)
+    arrow = _arrow(source)
+    if arrow is not None and (arrow.is_table(source) or arrow.is_column(source)):
+        return _from_arrow(arrow, source, column, progress)
     names = _column_names(source)
     if names is not None:
-        if column not in names:
-            raise ValueError(
-                f"column = {column!r} is not a column of source; choose one of {', '.join(map(repr, names))}"
-            )
+        _check_column(column, names)
         return lengths_of(source[column], progress=progress)  # type: ignore[index]
-    if hasattr(source, "type") and hasattr(source, "null_count"):
-        return _from_arrow(source)
     if isinstance(source, array.array) or hasattr(source, "dtype"):
-        return _from_typed(source)
+        return _from_typed(source, column)
     if isinstance(source, (list, tuple)):
         if column is not None:
             return _from_items(source, column, progress)
@@ -119,10 +120,11 @@ def _numbers(lengths: object) -> npt.NDArray[Any]:
         return np.asarray(lengths)
     if isinstance(lengths, (str, bytes, bytearray)) or lengths is None:
         raise TypeError(f"lengths is a {type(lengths).__name__}, not an array of integers; pass one length per sample")
-    if hasattr(lengths, "null_count") and hasattr(lengths, "type"):
-        return _arrow_numbers(lengths)
-    if _is_hugging_face_column(lengths):
-        return _from_hugging_face(lengths.source, lengths.column_name, False)  # type: ignore[attr-defined]
+    arrow = _arrow(lengths)
+    if arrow is not None and arrow.is_column(lengths):
+        if arrow.has_transform(lengths):
+            return _from_items(lengths.source, lengths.column_name, False)  # type: ignore[attr-defined]
+        return np.asarray(arrow.integers(lengths))
     if hasattr(lengths, "isna") and hasattr(lengths, "to_numpy"):
         missing = np.flatnonzero(np.asarray(lengths.isna()))
         if missing.size:
@@ -145,10 +147,15 @@ def _numbers(lengths: object) -> npt.NDArray[Any]:
 
 
 def _from_list(lengths: Sequence[object]) -> npt.NDArray[Any]:
+    # NumPy 1.23 warns of ragged sequences, later versions raise.
+    if any(issubclass(kind, (list, tuple, np.ndarray)) for kind in set(map(type, lengths))) and any(
+        map(_is_sequence, lengths)
+    ):
+        raise _sequences()
     try:
         values = np.asarray(lengths)
     except ValueError:  # ragged
-        raise ValueError("lengths holds sequences, not integers; use lengths_of(...) to count them") from None
+        raise _sequences() from None
     if values.dtype.kind == "f" and len(lengths) and all(type(length) is int for length in lengths):
         # NumPy makes floats of ints on both sides of 2^63.
         return np.array(lengths, dtype=object)
@@ -168,6 +175,8 @@ def _from_objects(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     for position, value in enumerate(items):
         if value is None or (isinstance(value, float) and value != value):
             raise ValueError(f"lengths[{position}] is missing; drop the sample or give its length")
+        if _is_sequence(value):
+            raise _sequences()
         if not isinstance(value, (int, np.integer)) or isinstance(value, bool):
             kind = type(value).__name__
             raise TypeError(f"lengths[{position}] is a {kind}, not an integer; pass one length per sample")
@@ -191,27 +200,70 @@ def _int64(values: _Integers) -> npt.NDArray[np.int64]:
     return values.astype(np.int64, copy=False)
 
 
-def _is_hugging_face(source: object) -> bool:
-    return hasattr(source, "column_names") and hasattr(source, "features") and hasattr(source, "data")
+def _is_sequence(value: object) -> bool:
+    return isinstance(value, (list, tuple)) or getattr(value, "ndim", 0) > 0
 
 
-def _is_hugging_face_column(source: object) -> bool:
-    return hasattr(source, "source") and hasattr(source, "column_name") and _is_hugging_face(source.source)
+def _sequences() -> ValueError:
+    return ValueError("lengths holds sequences, not integers; use lengths_of(...) to count them")
+
+
+def _own_lengths(source: object, own: object) -> npt.NDArray[np.int64]:
+    lengths = _int64(as_lengths(own))
+    if hasattr(source, "__len__") and len(source) != len(lengths):
+        raise ValueError(
+            f"source has {len(source)} samples, but its own lengths are {len(lengths)}; pass the lengths of what is "
+            "indexed"
+        )
+    return lengths
+
+
+def _arrow(source: object) -> ModuleType | None:
+    """The file that knows Arrow, Hugging Face and polars, where `source` may be one of theirs."""
+    is_polars = type(source).__module__.startswith("polars")
+    if "pyarrow" not in sys.modules and not is_polars:
+        return None
+    try:
+        from bucketshuffle.data import arrow
+    except ImportError:
+        if is_polars:
+            raise TypeError("source is of polars, which is read through Arrow; install pyarrow") from None
+        return None
+    return arrow
+
+
+def _from_arrow(
+    arrow: ModuleType, source: Any, column: str | int | None, progress: bool | None
+) -> npt.NDArray[np.int64]:
+    if arrow.is_table(source):
+        _check_column(column, arrow.column_names(source))
+        if arrow.has_transform(source):  # it may need the other columns
+            return _from_items(source, column, progress)
+        source = arrow.column_of(source, column)
+    elif arrow.has_transform(source):
+        return _from_items(source.source, source.column_name, progress)
+    lengths: npt.NDArray[np.int64] | None = arrow.row_lengths(source)
+    return _int64(as_lengths(arrow.integers(source))) if lengths is None else lengths
+
+
+def _check_column(column: str | int | None, names: Sequence[object]) -> None:
+    if column not in names:
+        raise ValueError(f"column = {column!r} is not a column of source; choose one of {', '.join(map(repr, names))}")
 
 
 def _column_names(source: object) -> list[object] | None:
-    """The columns of a mapping, a table or a data frame; None for what has none."""
+    """The columns of a mapping or a pandas frame; None for what has none."""
     if isinstance(source, Mapping):
         return list(source)
-    if hasattr(source, "column_names") and hasattr(source, "schema"):
-        return list(source.column_names)
     if hasattr(source, "columns") and hasattr(source, "iloc"):
         return list(source.columns)
     return None
 
 
-def _from_typed(source: Any) -> npt.NDArray[np.int64]:
+def _from_typed(source: Any, column: str | int | None) -> npt.NDArray[np.int64]:
     """One-dimensional numbers are lengths; an object column (pandas) may hold sequences."""
+    if column is not None:
+        raise ValueError(f"column = {column!r} has no effect with a {type(source).__name__}; leave column out")
     if getattr(getattr(source, "dtype", None), "kind", "") == "O":
         values = source.tolist()
         if values and hasattr(values[0], "__len__") and not isinstance(values[0], Mapping):
@@ -219,94 +271,84 @@ def _from_typed(source: Any) -> npt.NDArray[np.int64]:
     return _int64(as_lengths(source))
 
 
-def _from_hugging_face(dataset: Any, column: str | int | None, progress: bool | None) -> npt.NDArray[np.int64]:
-    if column not in dataset.column_names:
-        names = ", ".join(map(repr, dataset.column_names))
-        raise ValueError(f"column = {column!r} is not a column of source; choose one of {names}")
-    if dataset.format["type"] == "custom":
-        # A transform decides what is visible, and it may need the other columns: only the items tell.
-        return _from_items(dataset, column, progress)
-    lengths = _from_arrow(dataset.data.column(column))
-    indices = dataset._indices  # where shuffle and select keep the visible order; there is no public name for it
-    return lengths if indices is None else lengths[indices.column(0).to_numpy()]
-
-
-def _from_arrow(column: Any) -> npt.NDArray[np.int64]:
-    """Lengths of an Arrow array or chunked array: its integers, or the sizes of its lists from their offsets."""
-    if not _is_arrow_list(column.type):
-        return _int64(as_lengths(column))
-    if column.null_count:
-        raise ValueError(f"source has {column.null_count} null rows; drop them or make them empty lists")
-    chunks = column.chunks if hasattr(column, "chunks") else [column]
-    return np.concatenate([np.empty(0, np.int64), *map(_arrow_list_lengths, chunks)])
-
-
-def _is_arrow_list(dtype: Any) -> bool:
-    return str(dtype).startswith(("list<", "large_list<", "fixed_size_list<")) or str(dtype) in (
-        "string",
-        "large_string",
-    )
-
-
-def _arrow_list_lengths(chunk: Any) -> npt.NDArray[np.int64]:
-    if str(chunk.type).startswith("fixed_size_list<"):
-        return np.full(len(chunk), chunk.type.list_size, np.int64)
-    if not hasattr(chunk, "offsets"):
-        raise TypeError(f"source has Arrow type {chunk.type}, text without tokens; tokenize it, or pass the lengths")
-    offsets: npt.NDArray[np.int64] = chunk.offsets.to_numpy().astype(np.int64, copy=False)
-    return np.diff(offsets)
-
-
-def _arrow_numbers(column: Any) -> npt.NDArray[Any]:
-    zero_copy = {} if hasattr(column, "chunks") else {"zero_copy_only": False}
-    if column.null_count:
-        position = int(np.flatnonzero(column.is_null().to_numpy(**zero_copy))[0])
-        raise ValueError(f"lengths[{position}] is null; drop the sample or give its length")
-    return np.asarray(column.to_numpy(**zero_copy))
-
-
 def _count(rows: Sequence[Any]) -> npt.NDArray[np.int64]:
-    try:
-        return np.fromiter(map(len, rows), np.int64, count=len(rows))
-    except TypeError:
-        position = next(i for i, row in enumerate(rows) if not hasattr(row, "__len__"))
-        kind = type(rows[position]).__name__
-        raise TypeError(
-            f"source[{position}] is a {kind} without a length; pass sequences only, or lengths only"
-        ) from None
+    """The sizes of rows of tokens; the loops run in C where all rows are of one plain type."""
+    kinds = set(map(type, rows))
+    if not (kinds <= {list, str} and all(map(_is_flat, rows[:1]))):
+        way_out = "pass sequences only, or lengths only"
+        return _checked_shapes([_row_shape(row, f"source[{i}]", way_out) for i, row in enumerate(rows)])
+    return np.fromiter(map(len, rows), np.int64, count=len(rows))
+
+
+def _is_flat(row: Any) -> bool:
+    return isinstance(row, str) or not any(map(_is_sequence, row[:1]))
 
 
 def _from_items(source: Any, column: str | int | None, progress: bool | None) -> npt.NDArray[np.int64]:
     """The loop that cannot be avoided: every item is built once."""
-    n_samples = len(source)
-    lengths = np.empty(n_samples, np.int64)
-    for i in _with_progress(range(n_samples), progress):
-        lengths[i] = _item_length(source[i], column, i)
-    return lengths
+    shapes: list[tuple[int, ...]] = []
+    for i in _with_progress(range(len(source)), progress):
+        value = _value(source[i], column, i)
+        where = f"source[{i}]" if column is None else f"column {column!r} of source[{i}]"
+        if hasattr(value, "__index__") and getattr(value, "ndim", 0) == 0 and not _is_bool(value):
+            shapes.append((operator.index(value),))
+        else:
+            shapes.append(_row_shape(value, where, "choose the sequence or its length with column"))
+    return _checked_shapes(shapes)
 
 
-def _item_length(item: Any, column: str | int | None, position: int) -> int:
+def _value(item: Any, column: str | int | None, position: int) -> Any:
     if column is None:
         if isinstance(item, Mapping):
             keys = ", ".join(map(repr, item))
             raise ValueError(
                 f"source[{position}] is a mapping; choose its sequence or length with column, one of {keys}"
             )
-        value = item
-    else:
-        try:
-            value = item[column]
-        except (KeyError, IndexError, TypeError):
-            raise ValueError(f"column = {column!r} is not in source[{position}], a {type(item).__name__}") from None
-    if hasattr(value, "__index__") and getattr(value, "ndim", 0) == 0 and not isinstance(value, bool):
-        return int(value)
+        return item
     try:
-        return len(value)
-    except TypeError:
-        kind = type(value).__name__
-        raise TypeError(
-            f"source[{position}] is a {kind}, neither a sequence nor a length; choose it with column"
-        ) from None
+        return item[column]
+    except (KeyError, IndexError, TypeError, ValueError):
+        raise ValueError(f"column = {column!r} is not in source[{position}], a {type(item).__name__}") from None
+
+
+def _row_shape(value: Any, where: str, way_out: str) -> tuple[int, ...]:
+    """The shape of a row of tokens, `(length,)` or `(length, *trailing)`, or the reason why `value` is none."""
+    kind = type(value).__name__
+    if isinstance(value, (float, bool, complex)) or getattr(value, "ndim", 1) == 0:
+        raise TypeError(f"{where} is {value!r}, neither a sequence nor an integer; {way_out}")
+    if isinstance(value, Mapping) or hasattr(value, "columns"):
+        raise TypeError(f"{where} is a {kind}, not a row of tokens; {way_out}")
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple):
+        return tuple(map(int, shape))
+    if not hasattr(value, "__len__"):
+        raise TypeError(f"{where} is a {kind} without a length; {way_out}")
+    nested = [_is_sequence(token) for token in value] if isinstance(value, (list, tuple)) else []
+    # Vectors of numbers are a list; a tuple of sequences, or of a sequence and a number, is a record.
+    if any(nested) and (isinstance(value, tuple) or not all(nested)):
+        places = ", ".join(map(str, range(len(value))))
+        raise TypeError(f"{where} is a {kind}, not a row of tokens; choose the sequence with column, one of {places}")
+    return (len(value), len(value[0])) if nested and nested[0] else (len(value),)
+
+
+def _checked_shapes(shapes: Sequence[tuple[int, ...]]) -> npt.NDArray[np.int64]:
+    """The lengths of rows, once it is known that their first dimension counts the tokens."""
+    for i, shape in enumerate(shapes):
+        if shape[0] and shape[1:] != shapes[0][1:] and shapes[0][0]:
+            raise ValueError(
+                f"source[{i}] has shape {shape}, but source[0] has {shapes[0]}; only the first dimension, the tokens, "
+                "may differ"
+            )
+    if shapes and all(len(shape) > 1 and shape[0] == 1 for shape in shapes) and max(map(max, shapes)) > 1:
+        raise ValueError(
+            f"source[0] has shape {shapes[0]}, and every sample has one token; put the tokens first, or pass the "
+            "lengths"
+        )
+    return np.fromiter((shape[0] for shape in shapes), np.int64, count=len(shapes))
+
+
+def _is_bool(value: object) -> bool:
+    return isinstance(value, bool) or str(getattr(value, "dtype", "")).endswith("bool")
 
 
 def _with_progress(indices: range, progress: bool | None) -> Iterable[int]:

@@ -129,6 +129,11 @@ class Schedule:
             n_batches += -(n_batches - n_done) % multiple
         return n_batches
 
+    @property
+    def padding(self) -> tuple[int, tuple[int, ...]]:
+        """See `Planner.padding`; the same for every arrangement."""
+        return self._planner(self.arrangement).padding
+
     def batches(self, epoch: int, arrangement: Arrangement | None = None) -> Batches:
         """Returns the batches of `epoch` in this arrangement, by default the schedule's own.
 

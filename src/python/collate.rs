@@ -20,8 +20,9 @@ use numpy::{
 };
 use pyo3::exceptions::{PyIndexError, PyMemoryError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyInt, PySequence};
 
-use crate::collate::{CollateError, Field, Layout, PadFrom, Side, Source, Token};
+use crate::collate::{CastFrom, CollateError, Field, Rows, Side, Source, Token};
 
 impl From<CollateError> for PyErr {
     fn from(error: CollateError) -> Self {
@@ -36,16 +37,29 @@ impl From<CollateError> for PyErr {
     }
 }
 
-/// `(name, values or "mask" or "positions", values per token, dtype of the batch, fill, out)`.
-type Request<'py> = (String, Bound<'py, PyAny>, usize, String, i64, Option<Bound<'py, PyAny>>);
+/// What Python asks of one field: an object with these attributes (`bucketshuffle.torch.fields.Request`).
+#[derive(Clone, FromPyObject)]
+pub(super) struct Request<'py> {
+    name: String,
+    /// A flat buffer, or "mask" or "positions".
+    source: Bound<'py, PyAny>,
+    /// Values of one token.
+    per_token: usize,
+    /// The dtype of the batch: "i64", "i32", "i16" or "u8".
+    dtype: String,
+    /// The value of padding.
+    fill: i64,
+    /// The buffer that takes the batch; None: a fresh one.
+    out: Option<Bound<'py, PyAny>>,
+}
 
 /// `(lengths, padded length, one flat array per field)`.
-type Batch<'py> = (Bound<'py, PyArray1<i64>>, usize, Vec<Option<Bound<'py, PyAny>>>);
+type Padded<'py> = (Bound<'py, PyArray1<i64>>, usize, Vec<Option<Bound<'py, PyAny>>>);
 
 /// Pads the rows of one batch; returns its lengths, its padded length, and one flat array per field (None where `out`
 /// took it).
 #[pyfunction]
-#[pyo3(signature = (offsets, samples, fields, *, left, pad_to_multiple_of))]
+#[pyo3(signature = (offsets, samples, fields, *, left, pad_to_multiple_of, padded_lengths=Vec::new()))]
 #[allow(clippy::needless_pass_by_value, reason = "what a caller passes arrives owned")]
 pub(super) fn pad_rows<'py>(
     py: Python<'py>,
@@ -54,40 +68,71 @@ pub(super) fn pad_rows<'py>(
     fields: Vec<Request<'py>>,
     left: bool,
     pad_to_multiple_of: usize,
-) -> PyResult<Batch<'py>> {
+    padded_lengths: Vec<usize>,
+) -> PyResult<Padded<'py>> {
     let offsets = read::<i64>("offsets", offsets)?;
-    let samples = match samples.cast::<PyArray1<i64>>() {
-        Ok(array) => array.try_readonly().map_err(|error| busy("samples", &error))?.as_array().to_vec(),
-        Err(_) => samples.extract::<Vec<i64>>()?,
-    };
+    let samples = read_samples(samples)?;
     let side = if left { Side::Left } else { Side::Right };
-    let layout = Layout::new(slice("offsets", &offsets)?, &samples, side, pad_to_multiple_of)?;
+    let rows = Rows::padded_to(slice("offsets", &offsets)?, &samples, side, &padded_lengths, pad_to_multiple_of)?;
 
-    let mut guards = fields.iter().map(Guard::new).collect::<PyResult<Vec<_>>>()?;
-    refuse_overlap(&fields, &guards)?;
-    let jobs = fields
-        .iter()
-        .zip(&mut guards)
-        .map(|(request, guard)| Job::new(request, guard))
-        .collect::<PyResult<Vec<_>>>()?;
-    let written = py.detach(|| jobs.into_iter().map(|job| job.run(&layout)).collect::<Result<Vec<_>, _>>())?;
+    let mut held = fields.iter().map(hold).collect::<PyResult<Vec<_>>>()?;
+    refuse_overlap(&fields, &held)?;
+    let jobs = held.iter_mut().map(|buffers| buffers.job()).collect::<PyResult<Vec<_>>>()?;
+    let written = py.detach(|| jobs.into_iter().map(|job| job(&rows)).collect::<Result<Vec<_>, _>>())?;
     let arrays = written.into_iter().map(|fresh| fresh.map(|fresh| fresh.into_array(py))).collect();
-    Ok((PyArray1::from_vec(py, layout.lengths()), layout.padded_length(), arrays))
+    Ok((PyArray1::from_vec(py, rows.lengths()), rows.padded_length(), arrays))
+}
+
+/// A copy of the samples of a batch: an int64 array, or a sequence of integers.
+fn read_samples(samples: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
+    let mut copy = Vec::new();
+    let mut reserve =
+        |n_samples| copy.try_reserve_exact(n_samples).map_err(|error| PyMemoryError::new_err(error.to_string()));
+    if let Ok(array) = samples.cast::<PyArray1<i64>>() {
+        let array = array.try_readonly().map_err(|error| busy("samples", &error))?;
+        reserve(array.len())?;
+        copy.extend(array.as_array());
+        return Ok(copy);
+    }
+    let Ok(sequence) = samples.cast::<PySequence>() else {
+        let kind = samples.get_type().name()?;
+        return Err(PyTypeError::new_err(format!("samples is a {kind}, not a sequence of integers")));
+    };
+    reserve(sequence.len()?)?;
+    for (position, sample) in sequence.try_iter()?.enumerate() {
+        let sample = sample?;
+        if !sample.is_exact_instance_of::<PyInt>() && !is_integer(&sample)? {
+            return Err(PyTypeError::new_err(format!("samples[{position}] = {} is not an integer", sample.repr()?)));
+        }
+        copy.push(sample.extract::<i64>().map_err(|_| {
+            PyIndexError::new_err(format!(
+                "samples[{position}] = {sample} is no sample; a data set has fewer than 2^63"
+            ))
+        })?);
+    }
+    Ok(copy)
+}
+
+/// Whether an object is an integer of any framework; a bool is none, since a list of them would be a mask.
+fn is_integer(sample: &Bound<'_, PyAny>) -> PyResult<bool> {
+    if sample.is_instance_of::<PyBool>() || !sample.hasattr("__index__")? {
+        return Ok(false);
+    }
+    let dtype = sample.getattr_opt("dtype")?;
+    Ok(!dtype.is_some_and(|dtype| dtype.to_string().ends_with("bool")))
 }
 
 /// Refuses an `out` that shares memory with a buffer or another `out`: the slices made of them would alias.
-fn refuse_overlap(fields: &[Request<'_>], guards: &[Guard<'_>]) -> PyResult<()> {
+fn refuse_overlap(fields: &[Request<'_>], held: &[Box<dyn Held + '_>]) -> PyResult<()> {
     let overlap = |a: &Range<usize>, b: &Range<usize>| a.start.max(b.start) < a.end.min(b.end);
-    for (i, (request, guard)) in fields.iter().zip(guards).enumerate() {
-        let Some(out) = guard.out.as_ref().map(WriteGuard::addresses) else { continue };
-        let shared = |(j, other): (usize, &Guard<'_>)| {
-            overlap(&out, &other.source.addresses())
-                || i != j && other.out.as_ref().is_some_and(|other| overlap(&out, &other.addresses()))
-        };
-        if let Some(j) = guards.iter().enumerate().position(shared) {
-            let (name, other) = (&request.0, &fields[j].0);
+    for (i, (field, buffers)) in fields.iter().zip(held).enumerate() {
+        let out = buffers.out();
+        let shares =
+            |(j, other): (usize, &dyn Held)| overlap(&out, &other.source()) || i != j && overlap(&out, &other.out());
+        if let Some(j) = held.iter().map(AsRef::as_ref).enumerate().position(shares) {
             return Err(PyValueError::new_err(format!(
-                "out[\"{name}\"] shares memory with {other}; give every field a buffer of its own"
+                "out[\"{}\"] shares memory with {}; give every field a buffer of its own",
+                field.name, fields[j].name
             )));
         }
     }
@@ -126,197 +171,185 @@ fn unsupported(name: &str, array: &Bound<'_, PyAny>) -> PyErr {
     PyTypeError::new_err(format!("{name} is {what}, not a 1-D array of a supported integer dtype"))
 }
 
-macro_rules! dtypes {
-    (read $($token:ident)*; write $($value:ident)*) => {
-        /// The borrow of a field's buffer, held until the batch is written.
-        #[allow(non_camel_case_types)]
-        enum ReadGuard<'py> { $($token(PyReadonlyArray1<'py, $token>),)* Mask, Positions }
+/// Writes one field of a batch. It is made while attached and runs detached, and holds plain Rust memory.
+type Job<'a> = Box<dyn FnOnce(&Rows) -> Result<Option<Box<dyn Fresh>>, CollateError> + Send + 'a>;
 
-        #[allow(non_camel_case_types)]
-        enum WriteGuard<'py> { $($value(PyReadwriteArray1<'py, $value>),)* }
-
-        #[allow(non_camel_case_types)]
-        #[derive(Clone, Copy)]
-        enum AnySource<'a> { $($token(&'a [$token]),)* Mask, Positions }
-
-        /// The dtype of a batch's field and the buffer that takes it, if the caller brought one.
-        #[allow(non_camel_case_types)]
-        enum Target<'a> { $($value(Option<&'a mut [$value]>),)* }
-
-        #[allow(non_camel_case_types)]
-        enum Fresh { $($value(Vec<$value>),)* }
-
-        impl<'py> ReadGuard<'py> {
-            fn new(name: &str, source: &Bound<'py, PyAny>) -> PyResult<Self> {
-                if let Ok(word) = source.extract::<&str>() {
-                    return match word {
-                        "mask" => Ok(Self::Mask),
-                        "positions" => Ok(Self::Positions),
-                        _ => Err(PyValueError::new_err(format!("{name} = \"{word}\" is not an array, \"mask\" or \"positions\""))),
-                    };
-                }
-                if source.getattr("flags")?.getattr("writeable")?.is_truthy()? {
-                    return Err(PyValueError::new_err(format!(
-                        "{name} is writeable; pass a read-only view, since it is read while other threads run"
-                    )));
-                }
-                $(if source.cast::<PyArray1<$token>>().is_ok() {
-                    return read(name, source).map(Self::$token);
-                })*
-                Err(unsupported(name, source))
-            }
-
-            /// Where the buffer lies; empty for what is made from the lengths.
-            fn addresses(&self) -> Range<usize> {
-                match self {
-                    $(Self::$token(array) => addresses(array.data(), array.len()),)*
-                    Self::Mask | Self::Positions => 0..0,
-                }
-            }
-
-            fn source(&self, name: &str) -> PyResult<AnySource<'_>> {
-                Ok(match self {
-                    $(Self::$token(array) => AnySource::$token(slice(name, array)?),)*
-                    Self::Mask => AnySource::Mask,
-                    Self::Positions => AnySource::Positions,
-                })
-            }
-        }
-
-        impl<'py> WriteGuard<'py> {
-            fn new(name: &str, dtype: &str, out: &Bound<'py, PyAny>) -> PyResult<Self> {
-                match dtype {
-                    $(stringify!($value) => {
-                        let array = out.cast::<PyArray1<$value>>().map_err(|_| unsupported(name, out))?;
-                        array.try_readwrite().map(Self::$value).map_err(|error| busy(name, &error))
-                    })*
-                    _ => Err(Target::unknown(dtype)),
-                }
-            }
-        }
-
-        impl WriteGuard<'_> {
-            fn addresses(&self) -> Range<usize> {
-                match self {
-                    $(Self::$value(array) => addresses(array.data(), array.len()),)*
-                }
-            }
-        }
-
-        impl<'a> Target<'a> {
-            fn new(name: &str, dtype: &str, out: Option<&'a mut WriteGuard<'_>>) -> PyResult<Self> {
-                match (dtype, out) {
-                    $((stringify!($value), None) => Ok(Self::$value(None)),)*
-                    $((_, Some(WriteGuard::$value(array))) => {
-                        let slice = array.as_slice_mut().map_err(|error| PyValueError::new_err(format!("{name}: {error}")))?;
-                        Ok(Self::$value(Some(slice)))
-                    })*
-                    (_, None) => Err(Self::unknown(dtype)),
-                }
-            }
-
-            fn unknown(dtype: &str) -> PyErr {
-                PyValueError::new_err(format!("dtype = \"{dtype}\" is not one of {}", [$(stringify!($value)),*].join(", ")))
-            }
-        }
-
-        impl Fresh {
-            fn into_array(self, py: Python<'_>) -> Bound<'_, PyAny> {
-                match self {
-                    $(Self::$value(values) => PyArray1::from_vec(py, values).into_any(),)*
-                }
-            }
-        }
-    };
+/// The borrowed buffers of one field, whatever their dtypes; held until the batch is written.
+trait Held {
+    /// The addresses of what is read; empty for what is made from the lengths.
+    fn source(&self) -> Range<usize>;
+    /// The addresses of what is written to; empty where the batch is fresh.
+    fn out(&self) -> Range<usize>;
+    fn job(&mut self) -> PyResult<Job<'_>>;
 }
 
-dtypes! { read i32 i64 u16 u8 u32 i16 i8 u64; write i64 u8 i32 i16 }
-
-struct Guard<'py> {
-    source: ReadGuard<'py>,
-    out: Option<WriteGuard<'py>>,
+/// A field of a batch that no `out` took.
+trait Fresh: Send {
+    fn into_array(self: Box<Self>, py: Python<'_>) -> Bound<'_, PyAny>;
 }
 
-impl<'py> Guard<'py> {
-    fn new((name, source, _, dtype, _, out): &Request<'py>) -> PyResult<Self> {
-        let out = out.as_ref().map(|out| WriteGuard::new(&format!("out[\"{name}\"]"), dtype, out)).transpose()?;
-        Ok(Self { source: ReadGuard::new(name, source)?, out })
+impl<D: Element> Fresh for Vec<D> {
+    fn into_array(self: Box<Self>, py: Python<'_>) -> Bound<'_, PyAny> {
+        PyArray1::from_vec(py, *self).into_any()
     }
 }
 
-/// One field of the batch as plain Rust memory: what the detached section works on.
-struct Job<'a> {
-    name: &'a str,
-    source: AnySource<'a>,
+enum Values<'py, S: Element> {
+    Array(PyReadonlyArray1<'py, S>),
+    Mask,
+    Positions,
+}
+
+/// Tokens of type `S` that become a batch of type `D`.
+struct Buffers<'py, S: Element, D: Element> {
+    name: String,
+    values: Values<'py, S>,
     per_token: usize,
     fill: i64,
-    target: Target<'a>,
+    out: Option<PyReadwriteArray1<'py, D>>,
 }
 
-impl<'a> Job<'a> {
-    fn new((name, _, per_token, dtype, fill, _): &'a Request<'_>, guard: &'a mut Guard<'_>) -> PyResult<Self> {
-        let source = guard.source.source(name)?;
-        let target = Target::new(name, dtype, guard.out.as_mut())?;
-        Ok(Self { name, source, per_token: *per_token, fill: *fill, target })
+impl<'py, S: Element, D: Element> Buffers<'py, S, D> {
+    fn new(field: &Request<'py>, values: Values<'py, S>) -> PyResult<Self> {
+        let out = match &field.out {
+            None => None,
+            Some(out) => {
+                let name = format!("out[\"{}\"]", field.name);
+                let array = out.cast::<PyArray1<D>>().map_err(|_| unsupported(&name, out))?;
+                Some(array.try_readwrite().map_err(|error| busy(&name, &error))?)
+            }
+        };
+        Ok(Self { name: field.name.clone(), values, per_token: field.per_token, fill: field.fill, out })
     }
+}
 
-    fn run(mut self, layout: &Layout) -> Result<Option<Fresh>, CollateError> {
-        match std::mem::replace(&mut self.target, Target::i64(None)) {
-            Target::i64(out) => Ok(self.widen(layout, out)?.map(Fresh::i64)),
-            Target::i32(out) => Ok(self.widen(layout, out)?.map(Fresh::i32)),
-            Target::i16(out) => match self.source {
-                AnySource::i16(values) => Ok(self.pad(layout, self.values(values), out)?.map(Fresh::i16)),
-                AnySource::Mask => Ok(self.pad::<i16, _>(layout, Source::Mask, out)?.map(Fresh::i16)),
-                _ => Err(self.unsupported("i16")),
-            },
-            Target::u8(out) => match self.source {
-                AnySource::u8(values) => Ok(self.pad(layout, self.values(values), out)?.map(Fresh::u8)),
-                AnySource::Mask => Ok(self.pad::<u8, _>(layout, Source::Mask, out)?.map(Fresh::u8)),
-                _ => Err(self.unsupported("u8")),
-            },
+impl<S: Element + Token, D: Element + CastFrom<S>> Held for Buffers<'_, S, D> {
+    fn source(&self) -> Range<usize> {
+        match &self.values {
+            Values::Array(array) => addresses(array.data(), array.len()),
+            Values::Mask | Values::Positions => 0..0,
         }
     }
 
-    fn widen<D: Wide>(&self, layout: &Layout, out: Option<&mut [D]>) -> Result<Option<Vec<D>>, CollateError> {
-        match self.source {
-            AnySource::u8(values) => self.pad(layout, self.values(values), out),
-            AnySource::i8(values) => self.pad(layout, self.values(values), out),
-            AnySource::u16(values) => self.pad(layout, self.values(values), out),
-            AnySource::i16(values) => self.pad(layout, self.values(values), out),
-            AnySource::u32(values) => self.pad(layout, self.values(values), out),
-            AnySource::i32(values) => self.pad(layout, self.values(values), out),
-            AnySource::u64(values) => self.pad(layout, self.values(values), out),
-            AnySource::i64(values) => self.pad(layout, self.values(values), out),
-            AnySource::Mask => self.pad::<i64, _>(layout, Source::Mask, out),
-            AnySource::Positions => self.pad::<i64, _>(layout, Source::Positions, out),
+    fn out(&self) -> Range<usize> {
+        self.out.as_ref().map_or(0..0, |array| addresses(array.data(), array.len()))
+    }
+
+    fn job(&mut self) -> PyResult<Job<'_>> {
+        let source = match &self.values {
+            Values::Array(array) => Source::Values { values: slice(&self.name, array)?, per_token: self.per_token },
+            Values::Mask => Source::Mask,
+            Values::Positions => Source::Positions,
+        };
+        let field = Field { name: &self.name, source, fill: self.fill };
+        Ok(match &mut self.out {
+            None => Box::new(move |rows| Ok(Some(Box::new(field.pad::<D>(rows)?)))),
+            Some(array) => {
+                let out =
+                    array.as_slice_mut().map_err(|error| PyValueError::new_err(format!("{}: {error}", self.name)))?;
+                Box::new(move |rows| field.pad_into(rows, out).map(|()| None))
+            }
+        })
+    }
+}
+
+/// Borrows the buffers of a field, by the dtype that its batch has.
+fn hold<'py>(field: &Request<'py>) -> PyResult<Box<dyn Held + 'py>> {
+    match field.dtype.as_str() {
+        "i64" => widened::<i64>(field),
+        "i32" => widened::<i32>(field),
+        "i16" => copied::<i16>(field, "i16"),
+        "u8" => copied::<u8>(field, "u8"),
+        dtype => Err(PyValueError::new_err(format!("dtype = \"{dtype}\" is not one of i64, i32, i16, u8"))),
+    }
+}
+
+/// A field of any integer dtype.
+fn widened<'py, D: Wide>(field: &Request<'py>) -> PyResult<Box<dyn Held + 'py>> {
+    if let Some(made) = made::<D>(field)? {
+        return Ok(made);
+    }
+    // The dtypes that tokens mostly have come first.
+    let dtypes = [
+        array::<i32, D>,
+        array::<i64, D>,
+        array::<u16, D>,
+        array::<u8, D>,
+        array::<u32, D>,
+        array::<i16, D>,
+        array::<i8, D>,
+        array::<u64, D>,
+    ];
+    dtypes
+        .iter()
+        .find_map(|array| array(field).transpose())
+        .unwrap_or_else(|| Err(unsupported(&field.name, &field.source)))
+}
+
+/// A field whose values are copied bit for bit, such as floats that travel as integers of their size.
+fn copied<'py, D: Element + Token + CastFrom<D>>(
+    field: &Request<'py>,
+    dtype: &'static str,
+) -> PyResult<Box<dyn Held + 'py>> {
+    let refused = || CollateError::Dtype { field: field.name.clone(), dtype };
+    match made::<D>(field)? {
+        Some(_) if field.source.eq("positions")? => Err(refused().into()),
+        Some(made) => Ok(made),
+        None => match array::<D, D>(field)? {
+            Some(held) => Ok(held),
+            // Another integer dtype, or none at all.
+            None => widened::<i64>(&Request { out: None, ..field.clone() }).and_then(|_| Err(refused().into())),
+        },
+    }
+}
+
+/// A field that is made from the lengths; None: one that has values.
+fn made<'py, D: Element + Token + CastFrom<D>>(field: &Request<'py>) -> PyResult<Option<Box<dyn Held + 'py>>> {
+    let Ok(word) = field.source.extract::<&str>() else { return Ok(None) };
+    let values = match word {
+        "mask" => Values::<D>::Mask,
+        "positions" => Values::Positions,
+        _ => {
+            let name = &field.name;
+            return Err(PyValueError::new_err(format!(
+                "{name} = \"{word}\" is not an array, \"mask\" or \"positions\""
+            )));
         }
-    }
+    };
+    Ok(Some(Box::new(Buffers::<D, D>::new(field, values)?)))
+}
 
-    fn values<S>(&self, values: &'a [S]) -> Source<'a, S> {
-        Source::Values { values, per_token: self.per_token }
+/// A field whose values are of type `S`; None: they are not.
+fn array<'py, S, D>(field: &Request<'py>) -> PyResult<Option<Box<dyn Held + 'py>>>
+where
+    S: Element + Token,
+    D: Element + CastFrom<S>,
+{
+    let (name, source) = (&field.name, &field.source);
+    if source.cast::<PyArray1<S>>().is_err() {
+        return Ok(None);
     }
-
-    fn pad<S: Token, D: PadFrom<S>>(
-        &self,
-        layout: &Layout,
-        source: Source<'_, S>,
-        out: Option<&mut [D]>,
-    ) -> Result<Option<Vec<D>>, CollateError> {
-        let field = Field { name: self.name, source, fill: self.fill };
-        match out {
-            Some(out) => field.pad_into(layout, out).map(|()| None),
-            None => field.pad(layout).map(Some),
-        }
+    if source.getattr("flags")?.getattr("writeable")?.is_truthy()? {
+        return Err(PyValueError::new_err(format!(
+            "{name} is writeable; pass a read-only view, since it is read while other threads run"
+        )));
     }
-
-    fn unsupported(&self, dtype: &'static str) -> CollateError {
-        CollateError::Dtype { field: self.name.to_owned(), dtype }
-    }
+    Ok(Some(Box::new(Buffers::<S, D>::new(field, Values::Array(read(name, source)?))?)))
 }
 
 /// What every integer dtype can become.
 trait Wide:
-    PadFrom<u8> + PadFrom<i8> + PadFrom<u16> + PadFrom<i16> + PadFrom<u32> + PadFrom<i32> + PadFrom<u64> + PadFrom<i64>
+    Element
+    + Token
+    + CastFrom<u8>
+    + CastFrom<i8>
+    + CastFrom<u16>
+    + CastFrom<i16>
+    + CastFrom<u32>
+    + CastFrom<i32>
+    + CastFrom<u64>
+    + CastFrom<i64>
+    + CastFrom<Self>
 {
 }
 impl Wide for i32 {}

@@ -5,6 +5,7 @@ import doctest
 import pickle
 import re
 import threading
+from fractions import Fraction
 
 import bucketshuffle.torch.collate as collate_module
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 import torch
 from bucketshuffle import _core
 from bucketshuffle.torch import PadCollator, PreloadedDataset
+from bucketshuffle.torch.fields import Request
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
@@ -200,8 +202,7 @@ def test_a_dtype_can_be_asked_for_by_key():
         PadCollator(dtype={"input_ids": torch.int32})(items([[1], [2, 2**31]]))
     with refused(
         TypeError,
-        'dtype["input_ids"] = torch.float32 does not fit values of dtype int64; use torch.int64, torch.int64 '
-        "or torch.int32",
+        'dtype["input_ids"] = torch.float32 does not fit values of dtype int64; use torch.int64 or torch.int32',
     ):
         PadCollator(dtype={"input_ids": torch.float32})(items(ROWS))
 
@@ -337,8 +338,33 @@ def test_a_missing_number_is_refused():
             TypeError,
             'fill["input_ids"] = None is not a number; give the value that padding gets',
         ),
-        ({"pad_to_multiple_of": 0}, ValueError, "pad_to_multiple_of = 0 is not positive; use 1 for no rounding"),
-        ({"pad_to_multiple_of": 2.0}, TypeError, "pad_to_multiple_of = 2.0 is not an int; use 1 for no rounding"),
+        (
+            {"pad_to_multiple_of": 0},
+            ValueError,
+            f"pad_to_multiple_of = 0 is outside [1, {2**63 - 1}]; choose a value in that range",
+        ),
+        (
+            {"pad_to_multiple_of": 2**64},
+            ValueError,
+            f"pad_to_multiple_of = {2**64} is outside [1, {2**63 - 1}]; choose a value in that range",
+        ),
+        ({"pad_to_multiple_of": 2.0}, TypeError, "pad_to_multiple_of = 2.0 is not an integer"),
+        ({"pad_to_multiple_of": True}, TypeError, "pad_to_multiple_of = True is not an integer"),
+        ({"fill": 5}, TypeError, 'fill = 5 is a int, not a mapping by key; use {"input_ids": 0}'),
+        (
+            {"dtype": "int64"},
+            TypeError,
+            "dtype = 'int64' is a str, not a mapping by key; use {\"input_ids\": torch.int32}",
+        ),
+        (
+            {"dtype": {"labels": "int64"}},
+            TypeError,
+            "dtype[\"labels\"] = 'int64' is not a torch.dtype; use one such as torch.int32",
+        ),
+        ({"lengths": "no"}, TypeError, "lengths = 'no' is not True or False"),
+        ({"position_ids": 2}, TypeError, "position_ids = 2 is not True or False"),
+        ({"sample_indices": None}, TypeError, "sample_indices = None is not True or False"),
+        ({"stack": 5}, TypeError, "stack = 5 is not a collection of keys"),
         (
             {"attention_mask": torch.float32},
             ValueError,
@@ -360,10 +386,11 @@ def test_the_collator_of_training_takes_samples_without_labels():
 def test_options_that_name_no_field_are_refused():
     with refused(ValueError, 'fill names "input_id", which is not a per-token key; the samples have "input_ids"'):
         PadCollator({"input_id": 3})(items(ROWS))
-    with refused(ValueError, 'dtype names "y", which is not a per-token key; the samples have "input_ids"'):
+    with refused(ValueError, 'dtype names "y", which is not a numeric key; the samples have "input_ids"'):
         PadCollator(dtype={"y": torch.int32})(items(ROWS))
-    with refused(ValueError, 'fill["input_ids"] = 1.5 does not fit torch.int64; choose another fill or dtype'):
-        PadCollator({"input_ids": 1.5})(items(ROWS))
+    for fill in (1.5, 10**30, float("nan"), float("inf"), Fraction(1, 3)):
+        with refused(ValueError, f'fill["input_ids"] = {fill} does not fit torch.int64; choose another fill or dtype'):
+            PadCollator({"input_ids": fill})(items(ROWS))
 
 
 def test_sample_indices_come_from_the_samples_or_are_refused():
@@ -409,7 +436,7 @@ def test_g01_random_state_is_left_alone():
 def pad_rows(values, *, offsets=(0, 2), samples=(0,), dtype="i64", out=None, per_token=1):
     if isinstance(values, np.ndarray) and values.flags.owndata:
         values.flags.writeable = False
-    field = ("x", values, per_token, dtype, 0, out)
+    field = Request("x", values, per_token, dtype, 0, out)
     return _core.pad_rows(np.array(offsets), list(samples), [field], left=False, pad_to_multiple_of=1)
 
 
@@ -426,7 +453,7 @@ def test_the_native_call_refuses_what_it_cannot_read():
         pad_rows(np.zeros((2, 1), np.int32))
     with refused(ValueError, 'x = "ids" is not an array, "mask" or "positions"'):
         pad_rows("ids")
-    with refused(ValueError, 'dtype = "f32" is not one of i64, u8, i32, i16'):
+    with refused(ValueError, 'dtype = "f32" is not one of i64, i32, i16, u8'):
         pad_rows(np.zeros(2, np.int32), dtype="f32")
     with refused(TypeError, "x does not pad to u8; ask for i32 or i64"):
         pad_rows(np.zeros(2, np.int32), dtype="u8")
@@ -444,7 +471,7 @@ def test_the_native_call_refuses_an_out_that_it_cannot_write_to():
     out = np.zeros(2, np.int64)
     values = np.zeros(2, np.int32)
     values.flags.writeable = False
-    fields = [("x", values, 1, "i64", 0, out), ("y", values, 1, "i64", 0, out)]
+    fields = [Request(name, values, 1, "i64", 0, out) for name in ("x", "y")]
     with refused(ValueError, 'out["y"] overlaps a buffer that is in use; give each batch in progress its own'):
         _core.pad_rows(np.array([0, 2]), [0], fields, left=False, pad_to_multiple_of=1)
     out.flags.writeable = False
@@ -463,7 +490,7 @@ def test_other_threads_run_while_a_batch_is_written():
         while not done.wait(0.0005):
             ticks[0] += 1
 
-    thread = threading.Thread(target=tick)
+    thread = threading.Thread(target=tick, daemon=True)
     thread.start()
     before = ticks[0]
     pad_rows(values, offsets=[0, 1 << 24], samples=[0] * 3)

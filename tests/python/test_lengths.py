@@ -122,7 +122,11 @@ def test_lengths_keep_their_value_up_to_the_end_of_uint64():
             "lengths has dtype bool, not an integer dtype; a mask is not a length, sum it along the tokens",
         ),
         (bytearray(b"ab"), TypeError, "lengths is a bytearray, not an array of integers; pass one length per sample"),
-        (pa.array([[1, 2], [3]]), TypeError, "lengths[0] is a ndarray, not an integer; pass one length per sample"),
+        (
+            pa.array([[1, 2], [3]]),
+            ValueError,
+            "lengths holds sequences, not integers; use lengths_of(...) to count them",
+        ),
         (pd.Index([1.0, None]), ValueError, "lengths[1] is missing; drop the sample or give its length"),
         (
             torch.tensor([1, 2], dtype=torch.bfloat16),
@@ -139,6 +143,7 @@ def test_lengths_keep_their_value_up_to_the_end_of_uint64():
         ({"a": 1}, TypeError, "lengths is a dict, not an array of integers; pass one length per sample"),
         (np.array(3), ValueError, "lengths has shape (), not one dimension; pass one length per sample"),
         (np.ones((2, 2), int), ValueError, "lengths has shape (2, 2), not one dimension; pass one length per sample"),
+        ([1, [2, 3]], ValueError, "lengths holds sequences, not integers; use lengths_of(...) to count them"),
         ([[1], [2, 3]], ValueError, "lengths holds sequences, not integers; use lengths_of(...) to count them"),
         (
             np.array([1, np.nan]),
@@ -277,7 +282,7 @@ def test_progress_is_a_plain_line_without_tqdm(capsys, monkeypatch):
 
 
 def test_a_data_set_that_knows_its_lengths_is_asked_for_them():
-    items = Items([])
+    items = Items(ROWS)
     items.lengths = np.array(LENGTHS, np.int32)
     assert lengths_of(items).tolist() == LENGTHS
 
@@ -309,7 +314,7 @@ def test_a_data_set_that_knows_its_lengths_is_asked_for_them():
             Items([1.5]),
             None,
             TypeError,
-            "source[0] is a float, neither a sequence nor a length; choose it with column",
+            "source[0] is 1.5, neither a sequence nor an integer; choose the sequence or its length with column",
         ),
         (
             pa.array([[1], None]),

@@ -736,7 +736,7 @@ def test_the_write_ups_boundaries_have_a_name() -> None:
 
 @pytest.fixture(scope="module")
 def dflash902k() -> np.ndarray:
-    return pytest.importorskip("bucketshuffle.report").dflash902k()
+    return pytest.importorskip("bucketshuffle.data").dflash902k()
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from bucketshuffle import DFLASH_BOUNDARIES, Planner, pack_epoch
 from bucketshuffle.__main__ import main
+from bucketshuffle.data import DFLASH902K_SHA256, dflash902k
 from bucketshuffle.report import (
-    DFLASH902K_SHA256,
     compare,
-    dflash902k,
     longest_run,
     neighbour_correlation,
     pairs_repeated,

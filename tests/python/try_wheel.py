@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import bucketshuffle
-from bucketshuffle.report import dflash902k
+from bucketshuffle.data import dflash902k
 
 package = Path(bucketshuffle.__file__).parent
 assert "site-packages" in str(package), package

@@ -10,8 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from bucketshuffle import _core
-from bucketshuffle.torch._flat import FlatField, PaddedField, flatten_rows, kind_of, made_field, padded_field
+from bucketshuffle.data.flat import FlatField
+from bucketshuffle.options import flag, integer
+from bucketshuffle.torch.fields import Padder, batch_dtype, made_field, padded_field, refuse_unknown_keys
+from bucketshuffle.torch.rows import flatten_rows, kind_of, stacked
 
 __all__ = ["PadCollator"]
 
@@ -28,13 +30,17 @@ class PadCollator:
 
     * per-token values, `(length,)` or `(length, *trailing)`, as list, array or tensor: one tensor `(B, L, *trailing)`.
       All per-token keys of a sample have the same length, and `L` is the longest length of the batch, rounded up to
-      `pad_to_multiple_of`. Integers become int64, everything else keeps its dtype (lists of floats: torch's default
-      dtype), unless `dtype` says otherwise.
+      `pad_to_multiple_of`.
     * a number: one tensor `(B,)`. Keys named in `stack` may hold arrays of one shape: `(B, *shape)`.
     * anything else, such as text: a list of `B`, untouched.
 
+    Integers become int64, per token and per sample. Everything else keeps its dtype (floats in lists: torch's default
+    dtype), unless `dtype` says otherwise.
+
     Masks come from the lengths and never from the values, so the fill may equal a real token. A key that the samples
-    carry themselves, such as their own `attention_mask`, is padded like any other field (with 0) and never overwritten.
+    carry themselves, such as their own `attention_mask` or `lengths`, is collated like any other and never overwritten.
+
+    A collator holds no state that a call shows, so threads may share it. Its options are not changed after it is made.
 
     Args:
         fill: the value of padding per key. Default: -100 for `labels`, 0 for every other key. A key that the samples
@@ -42,7 +48,9 @@ class PadCollator:
         dtype: the dtype of a key's tensor. Integers and bools take int64 or int32 (checked, never wrapped); every dtype
             takes itself.
         side: where the padding goes, the same for all keys.
-        pad_to_multiple_of: `L` is a multiple of this, in tokens.
+        pad_to_multiple_of: round `L` up to a multiple of this, in tokens. Give the sampler the same.
+        padding_of: pad to the lengths that a `BucketBatchSampler`, a `Schedule` or a `Planner` plans with. Use it in
+            place of `pad_to_multiple_of` whenever there is one, and always with `padded_lengths`.
         attention_mask: dtype of `attention_mask` `(B, L)`, True or 1 at real tokens: torch.bool, uint8, int32, int64.
             None: no mask.
         lengths: add `lengths` `(B,)`, int64, real tokens of each sample.
@@ -74,44 +82,55 @@ class PadCollator:
         dtype: Mapping[str, torch.dtype] | None = None,
         side: Literal["right", "left"] = "right",
         pad_to_multiple_of: int = 1,
+        padding_of: Any = None,
         attention_mask: torch.dtype | None = torch.bool,
         lengths: bool = False,
         position_ids: bool = False,
         sample_indices: bool = False,
         stack: Collection[str] = (),
     ) -> None:
+        _check_mapping("fill", fill, "0")
         for name, value in (fill or {}).items():
             if not isinstance(value, Real):
                 raise TypeError(f'fill["{name}"] = {value!r} is not a number; give the value that padding gets')
+        _check_mapping("dtype", dtype, "torch.int32")
+        for name, choice in (dtype or {}).items():
+            if not isinstance(choice, torch.dtype):
+                raise TypeError(f'dtype["{name}"] = {choice!r} is not a torch.dtype; use one such as torch.int32')
         if side not in ("right", "left"):
             raise ValueError(f'side = {side!r} is not one of "right", "left"')
-        if not isinstance(pad_to_multiple_of, int) or isinstance(pad_to_multiple_of, bool):
-            raise TypeError(f"pad_to_multiple_of = {pad_to_multiple_of!r} is not an int; use 1 for no rounding")
-        if pad_to_multiple_of < 1:
-            raise ValueError(f"pad_to_multiple_of = {pad_to_multiple_of} is not positive; use 1 for no rounding")
         if attention_mask is not None and attention_mask not in _MASK_DTYPES:
             choices = ", ".join(map(str, _MASK_DTYPES))
             raise ValueError(f"attention_mask = {attention_mask!r} is not one of {choices}, None")
         if isinstance(stack, str):
             raise TypeError(f'stack = "{stack}" is a str, not a collection of keys; use ("{stack}",)')
+        if not isinstance(stack, Collection):
+            raise TypeError(f"stack = {stack!r} is not a collection of keys")
         self.fill = dict(fill or {})
         self.dtype = dict(dtype or {})
         self.side = side
-        self.pad_to_multiple_of = pad_to_multiple_of
+        self.pad_to_multiple_of, self.padded_lengths = _padding(pad_to_multiple_of, padding_of)
         self.attention_mask = attention_mask
-        self.lengths = lengths
-        self.position_ids = position_ids
-        self.sample_indices = sample_indices
+        self.lengths = flag("lengths", lengths)
+        self.position_ids = flag("position_ids", position_ids)
+        self.sample_indices = flag("sample_indices", sample_indices)
         self.stack = tuple(stack)
+        self._held: tuple[object, Padder] | None = None
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in vars(self) and not name.startswith("_"):
+            raise AttributeError(f"{name} of a PadCollator cannot be changed; make another PadCollator")
+        super().__setattr__(name, value)
 
     def __repr__(self) -> str:
-        return f"PadCollator({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
+        options = ", ".join(f"{name}={value!r}" for name, value in vars(self).items() if not name.startswith("_"))
+        return f"PadCollator({options})"
 
     def __call__(self, items: Sequence[Any], *, out: Mapping[str, torch.Tensor] | None = None) -> dict[str, Any]:
-        """Collate `items`, the samples of one batch.
+        """Returns the batch of `items`.
 
         Args:
-            items: the samples, all with the same keys.
+            items: the samples of one batch, all with the same keys.
             out: tensors to write padded fields into, by key, each contiguous, of the batch's dtype and with room for `B
                 * L` tokens; the batch holds views of them, which the next call with the same `out` overwrites. Missing
                   keys get fresh tensors.
@@ -128,6 +147,8 @@ class PadCollator:
             elif not np.array_equal(lengths, field_lengths):
                 _refuse_lengths(next(iter(flat)), lengths, name, field_lengths)
         if lengths is None:
+            if not columns:
+                raise ValueError("items[0] has no keys; a sample needs at least one sequence of tokens")
             keys = ", ".join(f'"{name}"' for name in columns)
             raise ValueError(
                 f"items have no per-token key among {keys}; a batch without one needs torch's default_collate"
@@ -137,79 +158,107 @@ class PadCollator:
                 'items do not carry "sample_indices"; return it from the data set\'s __getitem__, or use a '
                 "PreloadedDataset"
             )
+        gathered = {name: self._gather(name, column) for name, column in columns.items() if name not in flat}
+        numbers = {name for name, value in gathered.items() if isinstance(value, torch.Tensor)}
+        padder = self._padder(flat, numbers, columns)
         offsets = np.zeros(len(items) + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
-        padded = self._pad(self._padded_fields(flat, columns), offsets, np.arange(len(items)), out)
+        padded = padder.pad(padder.requests(flat), offsets, np.arange(len(items)), out=out)
         # In the samples' own order of keys, then what was made.
-        batch = {
-            name: padded.pop(name) if name in flat else self._gather(name, column) for name, column in columns.items()
-        }
-        return batch | {name: value for name, value in padded.items() if name not in batch}
+        batch = {name: padded.pop(name) if name in flat else gathered[name] for name in columns}
+        return batch | padded
 
-    def _padded_fields(self, flat: Mapping[str, FlatField], present: Collection[str]) -> list[PaddedField]:
-        """What a batch of these fields is made of; decided once per data set. `present` holds the keys that are not
-        to be made.
+    def _padder(self, flat: Mapping[str, FlatField], numbers: Collection[str], present: Collection[str]) -> Padder:
+        """The padder of the batch before, where this one has fields of the same kinds."""
+        kinds = [(name, field.dtype, field.trailing) for name, field in flat.items()], set(numbers), set(present)
+        held = self._held  # read once: another thread may replace it
+        if held is None or held[0] != kinds:
+            self._held = held = kinds, self.padder(flat, numbers, present)
+        return held[1]
+
+    def padder(
+        self, flat: Mapping[str, FlatField], numbers: Collection[str] = (), present: Collection[str] = ()
+    ) -> Padder:
+        """Returns what pads batches of the fields `flat` under these options.
+
+        Args:
+            flat: the per-token fields.
+            numbers: the keys with numbers per sample, which `dtype` may name.
+            present: all keys of the samples, none of which is made.
+
+        Raises:
+            TypeError, ValueError: an option that does not fit the fields.
         """
-        for option, named in (("fill", self.fill), ("dtype", self.dtype)):
-            # Data without labels, as in prediction, goes through the collator of training.
-            unknown = [name for name in named if name not in flat and name != "labels"]
-            if unknown:
-                keys = ", ".join(f'"{name}"' for name in flat)
-                raise ValueError(
-                    f'{option} names "{unknown[0]}", which is not a per-token key; the samples have {keys}'
-                )
+        refuse_unknown_keys("fill", self.fill, flat, "per-token")
+        refuse_unknown_keys("dtype", self.dtype, [*flat, *numbers], "numeric")
+        taken = {*flat, *numbers, *present}
         fields = [
             padded_field(name, field, self.fill.get(name, _DEFAULT_FILL.get(name, 0)), self.dtype.get(name))
             for name, field in flat.items()
         ]
-        if self.attention_mask is not None and "attention_mask" not in present:
+        if self.attention_mask is not None and "attention_mask" not in taken:
             fields.append(made_field("attention_mask", "mask", self.attention_mask))
-        if self.position_ids and "position_ids" not in present:
+        if self.position_ids and "position_ids" not in taken:
             fields.append(made_field("position_ids", "positions", torch.int64))
-        return fields
-
-    def _pad(
-        self,
-        fields: Sequence[PaddedField],
-        offsets: npt.NDArray[np.int64],
-        samples: npt.NDArray[np.int64] | Sequence[int],
-        out: Mapping[str, torch.Tensor] | None,
-    ) -> dict[str, Any]:
-        """Write a batch in one native call, without the interpreter lock."""
-        taken = out or {}
-        unknown = [name for name in taken if all(name != field.name for field in fields)]
-        if unknown:
-            keys = ", ".join(f'"{field.name}"' for field in fields)
-            raise ValueError(f'out names "{unknown[0]}", which is not a padded key; the batch has {keys}')
-        requests = [field.request(taken.get(field.name)) for field in fields]
-        lengths, padded_length, arrays = _core.pad_rows(
-            offsets, samples, requests, left=self.side == "left", pad_to_multiple_of=self.pad_to_multiple_of
+        return Padder(
+            fields,
+            left=self.side == "left",
+            pad_to_multiple_of=self.pad_to_multiple_of,
+            padded_lengths=self.padded_lengths,
+            lengths=self.lengths and "lengths" not in taken,
+            sample_indices=self.sample_indices and "sample_indices" not in taken,
         )
-        shape = len(lengths), padded_length
-        batch: dict[str, Any] = {}
-        for field, request, fresh in zip(fields, requests, arrays, strict=True):
-            batch[field.name] = field.read(request[-1] if fresh is None else fresh, shape)
-        if self.lengths:
-            batch["lengths"] = torch.from_numpy(lengths)
-        if self.sample_indices:
-            batch["sample_indices"] = torch.from_numpy(np.array(samples, np.int64))
-        return batch
+
+    def numbers(self, name: str, values: torch.Tensor) -> torch.Tensor:
+        """Returns the numbers of one key, `(n, *shape)`, in the dtype of a batch: int64 for integers unless `dtype`
+        says otherwise.
+
+        Raises:
+            TypeError: a dtype that the values cannot become.
+            ValueError: a value outside that dtype.
+        """
+        have = str(values.dtype).removeprefix("torch.")
+        dtype = batch_dtype(name, have, values.dtype, self.dtype.get(name))
+        if dtype is values.dtype:
+            return values
+        converted = values.to(dtype)
+        again = converted.to(values.dtype)
+        # A uint64 beyond int64 comes back as it was, and is negative here.
+        if not torch.equal(again, values) or (have == "uint64" and bool((converted < 0).any())):
+            wrong = (again != values) | (converted < 0) if have == "uint64" else again != values
+            first = int(wrong.reshape(len(values), -1).any(dim=1).nonzero()[0])
+            way_out = "correct the value" if dtype is torch.int64 else "ask for a wider dtype"
+            raise ValueError(f"{name} of sample {first} has value {values[first].tolist()}, outside {dtype}; {way_out}")
+        return converted
 
     def _gather(self, name: str, column: Sequence[Any]) -> Any:
         """A key without tokens: numbers stacked, anything else as it is."""
         if name not in self.stack and kind_of(column) != "scalar":
             return list(column)
-        if not any(isinstance(value, (torch.Tensor, np.ndarray, np.generic)) for value in column):
-            try:
-                return torch.tensor(column)
-            except (TypeError, ValueError, RuntimeError):
-                _refuse_stack(name, column)
-        if any(value is None for value in column):
-            _refuse_stack(name, column)
-        tensors = [torch.as_tensor(value) for value in column]
-        if any(tensor.shape != tensors[0].shape for tensor in tensors):
-            _refuse_stack(name, column)
-        return torch.stack(tensors)
+        return self.numbers(name, stacked(name, column))
+
+
+def _check_mapping(option: str, value: object, example: str) -> None:
+    if value is not None and not isinstance(value, Mapping):
+        raise TypeError(
+            f'{option} = {value!r} is a {type(value).__name__}, not a mapping by key; use {{"input_ids": {example}}}'
+        )
+
+
+def _padding(pad_to_multiple_of: int, padding_of: Any) -> tuple[int, tuple[int, ...]]:
+    """The multiple, and the ascending padded lengths that come before it."""
+    if padding_of is None:
+        return integer("pad_to_multiple_of", pad_to_multiple_of, 1), ()
+    if pad_to_multiple_of != 1:
+        raise ValueError("pad_to_multiple_of has no effect with padding_of; leave pad_to_multiple_of out")
+    planned = getattr(padding_of, "schedule", padding_of)
+    if not hasattr(planned, "padding"):
+        raise TypeError(
+            f"padding_of is a {type(padding_of).__name__}, not a sampler, a Schedule or a Planner; pass what plans the "
+            "batches"
+        )
+    padding: tuple[int, tuple[int, ...]] = planned.padding
+    return padding
 
 
 def _columns(items: Sequence[Any]) -> dict[str, list[Any]]:
@@ -221,24 +270,29 @@ def _columns(items: Sequence[Any]) -> dict[str, list[Any]]:
     first = items[0]
     if isinstance(first, (Real, str)) or getattr(first, "ndim", 1) == 0:
         refuse_single(items)
-    if not isinstance(first, Mapping):
-        if kind_of(items) != "tokens" or isinstance(first, tuple):
-            raise TypeError(
-                f"items[0] is a {type(first).__name__}, not a dict or a sequence of tokens; return a dict from "
-                "the data set"
-            )
-        return {"input_ids": list(items)}
+    if isinstance(first, Mapping):
+        return columns_of(items, "items")
+    if kind_of(items) != "tokens" or isinstance(first, tuple):
+        raise TypeError(
+            f"items[0] is a {type(first).__name__}, not a dict or a sequence of tokens; return a dict from the data set"
+        )
+    return {"input_ids": list(items)}
+
+
+def columns_of(items: Sequence[Any], name: str) -> dict[str, list[Any]]:
+    """Returns dicts by key, once they are known to have the same keys; errors call them `name`."""
+    first = items[0]
     for position, item in enumerate(items):
         if not isinstance(item, Mapping):
             raise TypeError(
-                f"items[{position}] is a {type(item).__name__}, but items[0] is a mapping; all samples need "
+                f"{name}[{position}] is a {type(item).__name__}, but {name}[0] is a mapping; all samples need "
                 "the same keys"
             )
         if item.keys() != first.keys():
             odd = sorted(item.keys() ^ first.keys(), key=str)[0]
             has, lacks = (position, 0) if odd in item else (0, position)
-            raise ValueError(f'items[{has}] has "{odd}", but items[{lacks}] has not; all samples need the same keys')
-    return {name: [item[name] for item in items] for name in first}
+            raise ValueError(f'{name}[{has}] has "{odd}", but {name}[{lacks}] has not; all samples need the same keys')
+    return {key: [item[key] for item in items] for key in first}
 
 
 def refuse_single(item: object) -> NoReturn:
@@ -257,14 +311,3 @@ def _refuse_lengths(first: str, lengths: npt.NDArray[np.int64], name: str, other
         "sample have one length: "
         f'name a fixed shape in stack, or pad "{name}" with a PadCollator of its own'
     )
-
-
-def _refuse_stack(name: str, column: Sequence[Any]) -> NoReturn:
-    shapes = [tuple(np.shape(value)) for value in column]
-    odd = next((i for i, value in enumerate(column) if value is None or shapes[i] != shapes[0]), 0)
-    if column[odd] is None:
-        raise TypeError(f'items[{odd}]["{name}"] is None, but items[0] has a number; give every sample one') from None
-    raise ValueError(
-        f'items[{odd}]["{name}"] has shape {shapes[odd]}, but items[0] has {shapes[0]}; '
-        "values that are stacked have one shape"
-    ) from None

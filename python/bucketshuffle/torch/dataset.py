@@ -5,16 +5,19 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset
 
-from bucketshuffle.torch._file import MappedArray, read_arrays, unmapped, write_arrays
-from bucketshuffle.torch._flat import FlatField, PaddedField, flat_field, flatten_rows, kind_of
-from bucketshuffle.torch.collate import PadCollator, refuse_single
+from bucketshuffle.data.flat import FlatField, checked_offsets, flat_field
+from bucketshuffle.data.mapped import map_npy
+from bucketshuffle.data.saved import read_fields, write_fields
+from bucketshuffle.torch.collate import PadCollator, columns_of, refuse_single
+from bucketshuffle.torch.fields import Padder, Request
+from bucketshuffle.torch.rows import flatten_rows, kind_of, number_tensor, stacked, tensor_field
 
 if TYPE_CHECKING:
     from bucketshuffle import EpochPlan
@@ -25,31 +28,30 @@ _Path = str | os.PathLike[str]
 
 
 class PreloadedDataset(Dataset[dict[str, Any]]):
-    """All tokens of a data set in flat buffers; a whole batch is padded in one native call, without the interpreter
+    """Keeps all tokens of a data set in flat buffers and pads a whole batch in one native call, without the interpreter
     lock.
 
     Sample `i` owns tokens `offsets[i]..offsets[i + 1]` of every per-token field. The loader needs one line:
 
         DataLoader(dataset, batch_sampler=..., collate_fn=dataset.collate)
 
-    since torch hands a batch's indices to `__getitems__`, which returns the padded batch, and `collate` passes it on.
-    Use no worker
-    processes: moving a batch between processes takes longer than making it.
+    because torch hands a batch's indices to `__getitems__`, which returns the padded batch, and `collate` passes it on.
+    Use no worker processes: moving a batch between processes takes longer than making it. Threads may share a data set.
 
     The buffers are shared, not copied, and are read while other threads run: do not write to an array, tensor or file
     that a data set was made from. A data set on memory maps (`open`, or `.npy` files) pickles as their paths.
 
     Args:
-        values: per-token fields by key, each `(n_tokens, *trailing)`: arrays, CPU tensors, or paths of `.npy` files,
+        values: per-token fields by key, each `[n_tokens, *trailing]`: arrays, CPU tensors, or paths of `.npy` files,
             which are mapped. A single one counts as `{"input_ids": values}`.
-        offsets: `(n_samples + 1,)`, integer, tokens before each sample and at the end: an array, a tensor or the path
+        offsets: `[n_samples + 1]`, integer, tokens before each sample and at the end: an array, a tensor or the path
             of a `.npy` file.
-        scalars: fields with one number per sample, `(n_samples, *trailing)`; arrays are copied.
+        scalars: fields with one number per sample, `[n_samples, *trailing]`; arrays are copied.
         collator: how batches are padded; default `PadCollator()`.
 
     Attributes:
-        lengths: `(n_samples,)`, int64, read-only, tokens per sample: what a planner or sampler takes.
-        offsets: `(n_samples + 1,)`, int64, read-only.
+        lengths: `[n_samples]`, int64, read-only, tokens per sample: what a planner or sampler takes.
+        offsets: `[n_samples + 1]`, int64, read-only.
         collator: may be replaced between batches.
 
     Raises:
@@ -69,36 +71,51 @@ class PreloadedDataset(Dataset[dict[str, Any]]):
             values = {"input_ids": values}
         if not values:
             raise ValueError("values has no fields; give at least one buffer of tokens")
-        self.offsets = _checked_offsets(offsets)
+        self._offsets = _field("offsets", offsets)
+        self.offsets = checked_offsets(self._offsets.values)
         self.lengths = np.diff(self.offsets)
         self.lengths.flags.writeable = False
         n_tokens = int(self.offsets[-1])
-        self._fields = {name: flat_field(name, _mapped(value)) for name, value in values.items()}
+        self._fields = {name: _field(name, value) for name, value in values.items()}
         for name, field in self._fields.items():
             if len(field.values) != n_tokens:
                 raise ValueError(
                     f'values["{name}"] holds {len(field.values)} tokens, but offsets[-1] = {n_tokens}; they '
                     "belong to different data"
                 )
-        self._scalars = {name: _scalar(value) for name, value in (scalars or {}).items()}
+        self._scalars = {name: _scalar(name, value) for name, value in (scalars or {}).items()}
         for name, scalar in self._scalars.items():
-            if len(scalar) != len(self):
-                raise ValueError(f'scalars["{name}"] holds {len(scalar)} values, but there are {len(self)} samples')
-        self.collator = collator or PadCollator()
+            if name in self._fields:
+                raise ValueError(f'scalars["{name}"] has the name of a per-token field; give it another')
+            if scalar.ndim == 0 or len(scalar) != len(self):
+                n_values = len(scalar) if scalar.ndim else 1
+                raise ValueError(f'scalars["{name}"] holds {n_values} values, but there are {len(self)} samples')
+        self.collator = PadCollator() if collator is None else collator
 
     @classmethod
     def from_rows(
         cls, rows: Mapping[str, Sequence[Any]] | Sequence[Any], *, collator: PadCollator | None = None
     ) -> PreloadedDataset:
-        """Copy rows (lists, arrays or tensors) end to end: per-token keys and numbers by key, or a sequence of bare
-        rows.
+        """Returns a data set of rows (lists, arrays or tensors), which are copied end to end.
+
+        Args:
+            rows: per-token keys and numbers by key; or a sequence of samples, each a dict or a bare row of tokens,
+                which counts as `{"input_ids": row}`.
+            collator: how batches are padded; default `PadCollator()`.
+
+        Raises:
+            TypeError: values that are neither tokens nor numbers.
+            ValueError: no samples, samples with different keys, or columns whose rows differ in length.
         """
         if not isinstance(rows, Mapping):
-            rows = {"input_ids": rows}
+            is_dicts = len(rows) > 0 and isinstance(rows[0], Mapping)
+            rows = columns_of(rows, "rows") if is_dicts else {"input_ids": rows}
         flat: dict[str, Any] = {}
         scalars: dict[str, Any] = {}
         offsets: npt.NDArray[np.int64] | None = None
         for name, column in rows.items():
+            if isinstance(column, (str, bytes)) or not hasattr(column, "__len__"):
+                raise TypeError(f'rows["{name}"] is a {type(column).__name__}, not one row per sample')
             if len(column) == 0:
                 raise ValueError(f'rows["{name}"] is empty; a data set needs at least one sample')
             kind = kind_of(column)
@@ -107,7 +124,7 @@ class PreloadedDataset(Dataset[dict[str, Any]]):
                     f'rows["{name}"] holds {type(column[0]).__name__} values, neither tokens nor numbers; leave it out'
                 )
             if kind == "scalar":
-                scalars[name] = torch.as_tensor(column)
+                scalars[name] = stacked(name, column) if isinstance(column, (list, tuple)) else column
                 continue
             flat[name], lengths = flatten_rows(name, column)
             row_offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
@@ -124,100 +141,106 @@ class PreloadedDataset(Dataset[dict[str, Any]]):
     def from_arrow(
         cls, source: Any, columns: Sequence[str] | None = None, *, collator: PadCollator | None = None
     ) -> PreloadedDataset:
-        """Share the buffers of an Arrow table, record batch, or list array (which counts as `input_ids`); several
-        chunks are copied.
+        """Returns a data set that shares the buffers of an Arrow table; several chunks are copied.
 
         Args:
-            source: columns of `list`, `large_list` or `fixed_size_list` of numbers are per-token fields, nested ones
-                features `[L, D]`, columns of numbers scalars.
+            source: an Arrow table or record batch, a polars DataFrame, or a list array, which counts as `input_ids`.
+                Columns of lists of numbers are per-token fields, lists of lists features `(length, D)`, columns of
+                numbers scalars.
             columns: the columns to load; default: all.
+            collator: how batches are padded; default `PadCollator()`.
 
         Raises:
-            TypeError: a column of another type.
+            TypeError: a source or a column of another type.
             ValueError: null rows or tokens, an unknown column, columns whose rows differ in length.
         """
-        import pyarrow as pa
+        from bucketshuffle.data import arrow
 
-        from bucketshuffle.torch._arrow import read_lists, read_table
-
-        if isinstance(source, (pa.Array, pa.ChunkedArray)):
-            values, offsets = read_lists("input_ids", source)
+        if arrow.is_column(source):
+            values, offsets = arrow.read_lists("input_ids", source)
             return cls(values, offsets, collator=collator)
-        if isinstance(source, pa.RecordBatch):
-            source = pa.Table.from_batches([source])
-        if not isinstance(source, pa.Table):
-            raise TypeError(f"source is a {type(source).__name__}, not an Arrow table, record batch or list array")
-        fields, offsets, scalars = read_table(source, columns)
+        fields, offsets, scalars = arrow.read_table(arrow.table_of(source, columns))
         return cls(fields, offsets, scalars=scalars, collator=collator)
 
     @classmethod
     def from_parquet(
         cls, path: _Path, columns: Sequence[str] | None = None, *, collator: PadCollator | None = None
     ) -> PreloadedDataset:
-        """Read the columns of a Parquet file, or of a folder of them; see `from_arrow`."""
-        import pyarrow.parquet as pq
+        """Returns a data set of a Parquet file, or of a folder of them; see `from_arrow`."""
+        from bucketshuffle.data import arrow
 
-        return cls.from_arrow(
-            pq.read_table(path, columns=list(columns) if columns else None), columns, collator=collator
-        )
+        return cls.from_arrow(arrow.read_parquet(path, columns), columns, collator=collator)
 
     @classmethod
     def from_hugging_face(
         cls, dataset: Any, columns: Sequence[str] | None = None, *, collator: PadCollator | None = None
     ) -> PreloadedDataset:
-        """Read a Hugging Face data set from its Arrow table, in the visible order after `shuffle` or `select`; see
-        `from_arrow`.
+        """Returns a data set of a Hugging Face data set, in the visible order after `shuffle` or `select`; see
+        `from_arrow`. Columns that `set_format` hides are left out unless `columns` names them.
         """
-        from bucketshuffle.torch._arrow import hugging_face_table
-
-        return cls.from_arrow(hugging_face_table(dataset, columns), columns, collator=collator)
+        return cls.from_arrow(dataset, columns, collator=collator)
 
     @classmethod
     def open(cls, path: _Path, *, verify: bool = False, collator: PadCollator | None = None) -> PreloadedDataset:
-        """Map a saved data set into memory; nothing but the offsets is read.
+        """Returns a saved data set, mapped into memory; nothing but the offsets is read.
 
         Args:
-            path: what `save` wrote.
+            path: what `save` wrote; or a `safetensors` file with the arrays `offsets` and `values.<field>`, and
+                `scalars.<field>` for numbers per sample. Do not write to it while the data set is in use. Replacing it,
+                as `save` does, is safe.
             verify: read everything once and check its sums. The header and the offsets are always checked.
+            collator: how batches are padded; default `PadCollator()`.
 
         Raises:
-            ValueError: a file that is not one of ours, is truncated, or is corrupt; the text says which.
+            OSError: no such file, or one that may not be read.
+            ValueError: a file that holds no data set, is truncated, or is corrupt; the text says which.
         """
-        arrays, extra = read_arrays(path, verify=verify)
-        values: dict[str, Any] = {}
-        for name in extra["fields"]:
-            values[name] = FlatField(arrays[f"field:{name}"], name in extra["bfloat16"])
-        return cls(
-            values,
-            arrays["offsets"],
-            scalars={name: arrays[f"scalar:{name}"] for name in extra["scalars"]},
-            collator=collator,
-        )
+        saved = read_fields(path, verify=verify)
+        parts: dict[str, dict[str, FlatField]] = {"values": {}, "scalars": {}}
+        for name, field in saved.items():
+            kind, _, key = name.partition(".")
+            if name != "offsets" and kind not in parts:
+                raise ValueError(f'{os.fspath(path)} holds "{name}", which is neither offsets, values.* nor scalars.*')
+            if name != "offsets":
+                parts[kind][key] = field
+        if "offsets" not in saved or not parts["values"]:
+            raise ValueError(f"{os.fspath(path)} holds no data set: it has no offsets, or no values.*")
+        try:
+            return cls(parts["values"], saved["offsets"], scalars=parts["scalars"], collator=collator)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{os.fspath(path)}: {error}") from None
 
     def save(self, path: _Path) -> None:
-        """Write the data set to one file: to a temporary file beside it, synced and renamed, so `path` is never half
-        a data set.
+        """Writes the data set to a `safetensors` file, which every tool for that format reads.
+
+        It is written to a temporary file beside `path`, synced and renamed, so `path` is never half a data set. A link
+        stays a link, and a file that is replaced keeps its mode.
+
+        Raises:
+            OSError: the folder cannot be written to, or is full.
+            ValueError: `path` is no regular file, such as a pipe.
         """
-        arrays = {"offsets": self.offsets}
-        arrays |= {f"field:{name}": field.values for name, field in self._fields.items()}
-        arrays |= {f"scalar:{name}": scalar.numpy() for name, scalar in self._scalars.items()}
-        extra = {
-            "fields": list(self._fields),
-            "bfloat16": [name for name, field in self._fields.items() if field.bfloat16],
-            "scalars": list(self._scalars),
-        }
-        write_arrays(path, arrays, extra)
+        fields = {"offsets": FlatField(self.offsets)}
+        fields |= {f"values.{name}": field for name, field in self._fields.items()}
+        fields |= {f"scalars.{name}": tensor_field(name, scalar) for name, scalar in self._scalars.items()}
+        write_fields(path, fields)
 
     @property
     def collator(self) -> PadCollator:
-        return self._collator
+        return self._held.collator
 
     @collator.setter
     def collator(self, collator: PadCollator) -> None:
-        self._padded: list[PaddedField] = collator._padded_fields(
-            self._fields, self._fields.keys() | self._scalars.keys()
+        if not isinstance(collator, PadCollator):
+            raise TypeError(f"collator = {collator!r} is not a PadCollator")
+        padder = collator.padder(self._fields, self._scalars)
+        # One assignment, so that a batch on another thread sees one collator.
+        self._held = _Held(
+            collator,
+            padder,
+            padder.requests(self._fields),
+            {name: collator.numbers(name, scalar) for name, scalar in self._scalars.items()},
         )
-        self._collator = collator
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -227,26 +250,29 @@ class PreloadedDataset(Dataset[dict[str, Any]]):
         return f"PreloadedDataset({len(self)} samples, {self.offsets[-1]} tokens, {fields})"
 
     def __getitem__(self, sample: int) -> dict[str, Any]:
-        """One sample, unpadded: per-token fields `(length, *trailing)` and scalars, in the dtypes of a batch."""
-        index = operator.index(sample)
+        """Returns one sample, unpadded, in a batch's dtypes: per-token fields `(length, *trailing)`, and scalars."""
+        held, index = self._held, operator.index(sample)
         if not -len(self) <= index < len(self):
             raise IndexError(f"sample = {index} is outside 0 <= sample < n_samples = {len(self)}")
         index %= len(self)
-        start, end = self.offsets[index], self.offsets[index + 1]
-        item: dict[str, Any] = {
-            field.name: field.row(int(start), int(end)) for field in self._padded if field.name in self._fields
-        }
-        item |= {name: scalar[index] for name, scalar in self._scalars.items()}
-        return item | ({"sample_indices": index} if self.collator.sample_indices else {})
+        start, end = int(self.offsets[index]), int(self.offsets[index + 1])
+        item: dict[str, Any] = {}
+        for field, request in zip(held.padder.fields, held.requests, strict=True):
+            if field.made_from is None:
+                item[field.name] = field.row(request, start, end)
+        item |= {name: scalar[index] for name, scalar in held.scalars.items()}
+        if held.collator.sample_indices:
+            item.setdefault("sample_indices", index)
+        return item
 
     def __getitems__(self, samples: Sequence[int] | npt.NDArray[np.int64]) -> dict[str, Any]:
-        """The padded batch of these samples; what a DataLoader calls. See `batch`."""
+        """Returns the padded batch of these samples; what a DataLoader calls. See `batch`."""
         return self.batch(samples)
 
     def batch(
         self, samples: Sequence[int] | npt.NDArray[np.int64], *, out: Mapping[str, torch.Tensor] | None = None
     ) -> dict[str, Any]:
-        """The padded batch of these samples, as the collator describes it.
+        """Returns the padded batch of these samples, as the collator describes it. Threads may call it at one time.
 
         Args:
             samples: `(B,)`, integer; negative ones are refused.
@@ -254,86 +280,116 @@ class PreloadedDataset(Dataset[dict[str, Any]]):
 
         Raises:
             IndexError: a sample that the data set does not have.
+            TypeError: samples that are not integers.
             ValueError: no samples, or an `out` that is too small.
         """
+        held = self._held
         if isinstance(samples, (np.ndarray, torch.Tensor)):
-            samples = np.asarray(samples)
-            if samples.dtype.kind not in "iu":
-                raise TypeError(f"samples has dtype {samples.dtype}, not an integer dtype")
-            samples = samples.astype(np.int64, copy=False)
-        batch = self._collator._pad(self._padded, self.offsets, samples, out)
-        if self._scalars:
+            samples = _checked_samples(samples)
+        batch = held.padder.pad(held.requests, self.offsets, samples, out=out)
+        if held.scalars:
             indices = torch.as_tensor(samples)
-            batch |= {name: scalar[indices] for name, scalar in self._scalars.items()}
+            batch |= {name: scalar[indices] for name, scalar in held.scalars.items()}
         return batch
 
     def collate(self, batch: Any) -> dict[str, Any]:
-        """The `collate_fn` of a loader over this data set: passes on what `__getitems__` made, pads a list of samples.
+        """Returns what `__getitems__` made, or pads a list of samples; it is the `collate_fn` of a loader.
 
         Raises:
             TypeError: a single sample, as a loader without batch sampler hands over.
         """
         if not isinstance(batch, Mapping):
-            return self._collator(batch)
-        field = self._padded[0]
-        if batch[field.name].ndim != 2 + len(field.trailing):
+            return self.collator(batch)
+        field = self._held.padder.fields[0]
+        if field.name not in batch or batch[field.name].ndim != 2 + len(field.trailing):
             refuse_single(batch)
         return dict(batch)
 
     def build_batches(self, seed: int, epoch: int = 0, **options: Any) -> EpochPlan:
-        """Plan one epoch over this data set's lengths; the options are those of `bucketshuffle.pack_epoch`.
+        """Returns the plan of one epoch over this data set's lengths.
 
         The plan yields int64 index arrays, so it is a `batch_sampler` as it stands.
+
+        Args:
+            seed: see `bucketshuffle.pack_epoch`.
+            epoch: see `bucketshuffle.pack_epoch`.
+            options: those of `bucketshuffle.pack_epoch`; `pad_to_multiple_of` and `padded_lengths` are the collator's
+                unless given.
+
+        Raises:
+            TypeError, ValueError: as `pack_epoch`; a `pad_to_multiple_of` to which the collator does not pad.
         """
         from bucketshuffle import Planner
 
-        return Planner(self.lengths, **options).plan(seed, epoch)
+        multiple = self.collator.pad_to_multiple_of
+        if self.collator.padded_lengths:
+            options.setdefault("padded_lengths", self.collator.padded_lengths)
+        else:
+            options.setdefault("pad_to_multiple_of", multiple)
+        planner = Planner(self.lengths, **options)
+        planned, padded_lengths = planner.padding
+        if padded_lengths != self.collator.padded_lengths:
+            raise ValueError(
+                "padded_lengths are not those of the collator, which would pad to others; make the collator with "
+                "padding_of, or leave padded_lengths out"
+            )
+        if planned % multiple:
+            raise ValueError(
+                f"pad_to_multiple_of = {planned} is no multiple of the collator's pad_to_multiple_of = {multiple}, so "
+                "batches would exceed token_budget; leave it out"
+            )
+        return planner.plan(seed, epoch)
 
     def __getstate__(self) -> dict[str, Any]:
+        # Fields know their place in a file, and pickle as it; torch pickles no unsigned integers.
         return {
-            "fields": {name: (unmapped(field.values), field.bfloat16) for name, field in self._fields.items()},
-            "offsets": unmapped(self.offsets),
-            "scalars": self._scalars,
-            "collator": self._collator,
+            "fields": self._fields,
+            "offsets": self._offsets,
+            "scalars": {name: tensor_field(name, scalar) for name, scalar in self._scalars.items()},
+            "collator": self.collator,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        values = {name: FlatField(_mapped(values), bfloat16) for name, (values, bfloat16) in state["fields"].items()}
-        again = PreloadedDataset(values, state["offsets"], scalars=state["scalars"], collator=state["collator"])
+        again = PreloadedDataset(
+            state["fields"], state["offsets"], scalars=state["scalars"], collator=state["collator"]
+        )
         self.__dict__.update(again.__dict__)
 
 
-def _mapped(values: Any) -> Any:
-    """What a path or a pickled reference stands for; anything else as it is."""
-    if isinstance(values, MappedArray):
-        return values.load()
+class _Held(NamedTuple):
+    """What makes a batch, under one collator."""
+
+    collator: PadCollator
+    padder: Padder
+    requests: tuple[Request, ...]
+    scalars: dict[str, torch.Tensor]
+
+
+def _field(name: str, values: Any) -> FlatField:
+    """What a caller passed as a flat buffer: an array, a tensor, a field, or the path of a `.npy` file."""
     if isinstance(values, (str, os.PathLike)):
-        return np.load(values, mmap_mode="r", allow_pickle=False)
-    return values
+        array, place = map_npy(values)
+        return flat_field(name, array, place=place)
+    return tensor_field(name, values)
 
 
-def _scalar(values: Any) -> torch.Tensor:
+def _scalar(name: str, values: Any) -> torch.Tensor:
     # A copy: torch has no read-only tensors.
-    return values.detach().cpu() if isinstance(values, torch.Tensor) else torch.from_numpy(np.array(_mapped(values)))
+    if isinstance(values, (str, os.PathLike)):
+        values = map_npy(values)[0]
+    if isinstance(values, FlatField):
+        if values.bfloat16:
+            return torch.from_numpy(values.values.view(np.int16).copy()).view(torch.bfloat16)
+        values = values.values
+    return number_tensor(f'scalars["{name}"]', values)
 
 
-def _checked_offsets(offsets: Any) -> npt.NDArray[np.int64]:
-    array: npt.NDArray[Any] = np.asarray(_mapped(offsets))
+def _checked_samples(samples: npt.NDArray[Any] | torch.Tensor) -> npt.NDArray[np.int64]:
+    array: npt.NDArray[Any] = np.asarray(samples)
     if array.dtype.kind not in "iu":
-        raise TypeError(f"offsets has dtype {array.dtype}, not an integer dtype")
-    if array.ndim != 1 or array.size == 0:
-        raise ValueError(
-            f"offsets has shape {array.shape}, not (n_samples + 1,); it counts the tokens before each sample "
-            "and at the end"
-        )
-    checked: npt.NDArray[np.int64] = np.ascontiguousarray(array, np.int64).view()
-    checked.flags.writeable = False
-    if checked[0] != 0:
-        raise ValueError(f"offsets[0] = {checked[0]} is not 0; offsets count tokens from the first")
-    falling = np.flatnonzero(checked[1:] < checked[:-1])
-    if falling.size:
-        i = int(falling[0]) + 1
-        raise ValueError(
-            f"offsets[{i}] = {checked[i]} is below offsets[{i - 1}] = {checked[i - 1]}; offsets never fall"
-        )
-    return checked
+        raise TypeError(f"samples has dtype {array.dtype}, not an integer dtype")
+    if array.ndim != 1:
+        raise ValueError(f"samples has shape {array.shape}, not (B,); pass one batch")
+    if array.dtype == np.uint64 and array.size and int(array.max()) >= 2**63:
+        raise IndexError(f"samples holds {array.max()}, which no data set has")
+    return array.astype(np.int64, copy=False)
