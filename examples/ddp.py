@@ -19,9 +19,7 @@ from torch.utils.data import DataLoader
 parser = argparse.ArgumentParser()
 parser.add_argument("--out", type=Path, default=Path("run"), help="where the checkpoint and the log go")
 parser.add_argument("--epochs", type=int, default=3)
-parser.add_argument(
-    "--stop-after", type=int, help="steps to train before stopping with a checkpoint"
-)
+parser.add_argument("--stop-after", type=int, help="steps to train before stopping with a checkpoint")
 add_data_options(parser)
 args = parser.parse_args()
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from accelerate.data_loader import prepare_data_loader
 from bucketshuffle.torch import BucketBatchSampler, check_loader
-from tiny import TOKEN_BUDGET, Model, add_data_options, dataset, loss_tokens_of, record
+from tiny import TOKEN_BUDGET, Model, add_data_options, dataset, labelled_dataset, loss_tokens_of, record
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
@@ -96,7 +96,8 @@ arguments = TrainingArguments(
     remove_unused_columns=False,
     use_cpu=True,
 )
-trainer = BucketTrainer(Model(), arguments, train_dataset=dataset(), callbacks=[SavePlan(), StopAfter()])
+data = labelled_dataset() if args.labels else dataset()
+trainer = BucketTrainer(Model(), arguments, train_dataset=data, callbacks=[SavePlan(), StopAfter()])
 trainer.train(get_last_checkpoint(arguments.output_dir) if args.resume else None)
 if trainer.is_world_process_zero():
     (args.out / "state.json").write_text(json.dumps([trainer.state.global_step, trainer.state.max_steps]))

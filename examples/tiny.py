@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -58,29 +57,32 @@ class Model(nn.Module):
 def record(log: Path, rank: int, epoch: int, batch: dict[str, Tensor]) -> None:
     """Appends the samples of a batch to the log of a rank, and saves its first update; the tests read both."""
     log.mkdir(parents=True, exist_ok=True)
-    _save_first_update(log / f"update{rank}.pt")
+    _log[:] = [log / f"update{rank}.pt"]
     with open(log / f"rank{rank}.jsonl", "a") as file:
         print(json.dumps([epoch, batch["sample_indices"].tolist()]), file=file)
 
 
-@functools.cache
-def _save_first_update(path: Path) -> None:
-    """Saves weights before and gradients of the first step of any optimizer, under every trainer."""
-    update: dict[str, list[Tensor]] = {}
+def _before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    if "gradients" not in _first_update:
+        _first_update["weights"] = _copied(optimizer, "data")
 
-    def copied(optimizer: torch.optim.Optimizer, attribute: str) -> list[Tensor]:
-        return [getattr(p, attribute).clone() for group in optimizer.param_groups for p in group["params"]]
 
-    def before(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        update.setdefault("weights", copied(optimizer, "data"))
+def _after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    if "gradients" not in _first_update:
+        _first_update["gradients"] = _copied(optimizer, "grad")
+        if _log and not _log[0].exists():
+            torch.save(_first_update, _log[0])
 
-    def after(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        if "gradients" not in update and not path.exists():
-            update["gradients"] = copied(optimizer, "grad")
-            torch.save(update, path)
 
-    register_optimizer_step_pre_hook(before)
-    register_optimizer_step_post_hook(after)
+def _copied(optimizer: torch.optim.Optimizer, attribute: str) -> list[Tensor]:
+    return [getattr(p, attribute).clone() for group in optimizer.param_groups for p in group["params"]]
+
+
+_first_update: dict[str, list[Tensor]] = {}
+_log: list[Path] = []
+# Under every trainer, also those that make their own optimizer.
+register_optimizer_step_pre_hook(_before_step)
+register_optimizer_step_post_hook(_after_step)
 
 
 def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:

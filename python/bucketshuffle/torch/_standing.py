@@ -39,6 +39,7 @@ class Standing(BatchSampler):
     _chosen: int | None
     _asked: Position | None
     _ended: int | None
+    _has_told: bool
 
     rank: int
     schedule: Schedule
