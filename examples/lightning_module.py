@@ -47,16 +47,12 @@ class Module(lightning.LightningModule):
     def on_train_start(self) -> None:
         check_loader(self.trainer.train_dataloader)
 
-    def on_train_epoch_start(self) -> None:
-        # Lightning has made the sampler anew, with rank and world size.
-        sampler = self.trainer.train_dataloader.batch_sampler
-        self.n_tokens = sampler.steps(self.current_epoch).denominators.tolist()  # Of every step of the whole epoch.
-
     def training_step(self, batch: dict[str, Tensor], step: int) -> Tensor:
         record(args.out, self.global_rank, self.current_epoch, batch)
         # The mean over the supervised tokens of the update: DDP averages over ranks, Lightning over steps.
+        n_tokens = self.trainer.train_dataloader.batch_sampler.steps(self.current_epoch).denominators[step]
         n_shares = self.trainer.world_size * self.trainer.accumulate_grad_batches
-        return self.model(**batch) * n_shares / self.n_tokens[step]
+        return self.model(**batch) * n_shares / int(n_tokens)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return optimizer_of(self)
