@@ -235,8 +235,8 @@ class Stats:
         if self.n_splits > max(1, 0.05 * n_packed):
             notes.append(
                 f"constant_count splits {n_packed:,} batches into {self.n_batches:,}, a multiple of window = "
-                f"{self.window:,}: they fill {self.fill:.0%} of token_budget and pad {self.padding_ratio - 1:.1%}; lower "
-                "window (in a sampler: world_size * accumulation_steps) or token_budget"
+                f"{self.window:,}: they fill {self.fill:.0%} of token_budget and pad {self.padding_ratio - 1:.1%}; "
+                "lower window (in a sampler: world_size * accumulation_steps) or token_budget"
             )
         if self.window > self.n_batches > 0:
             notes.append(

@@ -166,8 +166,8 @@ def compare(
 
 
 def notes(lengths: Any, *, seed: int = 0, window: int = 64, **options: Any) -> tuple[str, ...]:
-    """Returns a sentence for everything that is worth a change of the options of a training run with updates of `window`
-    batches: the notes of its first plan, with the constant count that a sampler plans.
+    """Returns a sentence for everything that is worth a change of the options of a training run with updates of
+    `window` batches: the notes of its first plan, with the constant count that a sampler plans.
 
     Args:
         lengths: [n_samples], tokens per sample.
