@@ -145,8 +145,8 @@ def test_a_window_that_splits_small_data_into_crumbs_is_stated() -> None:
     assert (len(plan), n_packed <= 20) == (64, True)
     assert plan.stats.notes == (
         f"constant_count splits {n_packed} batches into 64, a multiple of window = 64: they fill "
-        f"{plan.stats.fill:.0%} of token_budget and pad {plan.stats.padding_ratio - 1:.1%}; lower window (in a sampler: world_size * "
-        "accumulation_steps) or token_budget",
+        f"{plan.stats.fill:.0%} of token_budget and pad {plan.stats.padding_ratio - 1:.1%}; "
+        "lower window (in a sampler: world_size * accumulation_steps) or token_budget",
     )
     plan = pack_epoch(lengths, 0, window=64)
     assert plan.stats.notes == (
