@@ -117,7 +117,8 @@ class Feed:
     being made then is finished first. An error in the data set or the collator is raised in the loop, with its own
     traceback.
 
-    It has what trainers ask of a loader: `len`, `set_epoch`, `dataset`, `batch_sampler`, `collate_fn` and a state.
+    It has what trainers ask of a loader: `len`, `set_epoch`, `dataset`, `sampler`, `batch_sampler`, `collate_fn` and a
+    state.
 
     Args:
         data: a map-style data set; a `PreloadedDataset` is the fastest, because a batch of it is one native call.
@@ -144,6 +145,10 @@ class Feed:
         4
     """
 
+    prefetch_factor = None
+    """accelerate's `skip_first_batches`, and with it the HF Trainer, trains the rest of an epoch from a `DataLoader` of a
+    loader's attributes. It does so with these."""
+
     def __init__(
         self,
         data: Any,
@@ -163,7 +168,7 @@ class Feed:
                 "a PreloadedDataset"
             )
         self.dataset = data
-        self.batch_sampler = sampler
+        self.batch_sampler = self.sampler = sampler
         self.collate_fn = collate or getattr(data, "collate", None) or PadCollator(padding_of=sampler)
         self.device = None if device is None else torch.device(device)
         self.n_threads = integer("n_threads", n_threads, 1)
