@@ -22,6 +22,7 @@ mod cost;
 mod error;
 mod exponential;
 mod lengths;
+mod memory;
 mod options;
 mod order;
 mod pack;
