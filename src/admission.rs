@@ -1,8 +1,10 @@
 //! Admission: one pass over the lengths, and what is refused by name before anything is planned.
+use crate::cells;
 use crate::cost::CostModel;
 use crate::error::{Error, Result};
 use crate::lengths::{Length, TABLE_SIZE, zeros};
 use crate::memory;
+use crate::threads::Check;
 
 /// What to do with a length of zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -74,13 +76,14 @@ impl<'a, L: Length> Census<'a, L> {
     }
 
     /// Ascending distinct lengths of the admitted samples with the number of samples of each.
-    pub(crate) fn histogram(&self) -> Result<Vec<(u64, u64)>> {
+    pub(crate) fn histogram(&self, check: Check<'_>) -> Result<Vec<(u64, u64)>> {
         let mut histogram: Vec<(u64, u64)> = if let Some(counts) = &self.counts {
             let present = counts.iter().enumerate().filter(|&(_, &n_samples)| n_samples > 0);
             memory::collect(present.map(|(length, &n_samples)| (length as u64, u64::from(n_samples))))?
         } else {
-            let mut sorted: Vec<L> = memory::collect(self.lengths.iter().copied())?;
-            sorted.sort_unstable();
+            let &Self { shortest, longest, .. } = self;
+            let key = |length: L| length.into() - shortest;
+            let sorted = cells::sort(self.lengths.iter().copied(), key, longest - shortest, check)?;
             memory::collect(sorted.chunk_by(|a, b| a == b).map(|equal| (equal[0].into(), equal.len() as u64)))?
         };
         histogram.retain(|&(length, _)| self.admits(length));

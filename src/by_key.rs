@@ -4,6 +4,7 @@ use std::ops::Range;
 use rand_xoshiro::rand_core::Rng;
 
 use crate::by_length::Position;
+use crate::cells::{CELL_BITS, cell_of};
 use crate::error::Result;
 use crate::exponential::{LARGEST_DEVIATE, deviate};
 use crate::memory;
@@ -12,9 +13,6 @@ use crate::threads::{self, Check};
 
 /// Positions that draw from one random stream.
 const CHUNK: usize = 1 << 12;
-
-/// Keys below `2^CELL_BITS` tokens have a cell each; a higher cell is narrower than `2^(1 - CELL_BITS)` of its keys.
-const CELL_BITS: u32 = 13;
 
 /// Samples that pad to one length and stray alike.
 #[derive(Clone, Copy, Debug)]
@@ -143,13 +141,6 @@ fn draw_cells<C: Position>(spreads: &[Spread], chunk: usize, streams: Streams, f
     }
 }
 
-/// The cell of a key: its leading bits.
-#[inline]
-pub(crate) fn cell_of(key: u64) -> usize {
-    let dropped = (u64::BITS - key.leading_zeros()).saturating_sub(CELL_BITS);
-    ((u64::from(dropped) << (CELL_BITS - 1)) + (key >> dropped)) as usize
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -174,15 +165,6 @@ mod tests {
             let share = (n - noise.partition_point(|&tokens| tokens < k)) as f64 / n as f64;
             let expected = (-f64::from(k) / MEAN as f64).exp();
             assert!((share - expected).abs() < bound, "{share} of the samples stray {k} tokens, not {expected}");
-        }
-    }
-
-    #[test]
-    fn cells_are_narrow_and_in_order() {
-        for key in [0, 1, 8_191, 8_192, 8_193, 16_383, 16_384, 1 << 40, u64::MAX - 1] {
-            let width = if key < 1 << CELL_BITS { 1 } else { key >> (CELL_BITS - 1) };
-            assert!(cell_of(key + 1) == cell_of(key) || cell_of(key + 1) == cell_of(key) + 1);
-            assert!(cell_of(key.saturating_add(width)) > cell_of(key) || key + 1 == u64::MAX);
         }
     }
 

@@ -4,7 +4,8 @@
 //! counting and read from nowhere.
 use crate::admission::{Census, Overlong};
 use crate::boundaries::Class;
-use crate::by_key::{Spread, cell_of, shuffle_by_key};
+use crate::by_key::{Spread, shuffle_by_key};
+use crate::cells::{self, cell_of};
 use crate::error::Result;
 use crate::exponential::LARGEST_DEVIATE;
 use crate::lengths::{Length, zeros};
@@ -209,9 +210,8 @@ fn sort<L: Length, P: Position>(census: &Census<'_, L>, check: Check<'_>) -> Res
         return Ok((sorted, runs));
     }
     let pairs = census.lengths.iter().enumerate().map(|(i, &length)| (length, P::new(i)));
-    let mut pairs: Vec<(L, P)> = memory::collect(pairs)?;
-    pairs.sort_unstable();
-    check()?;
+    let pairs =
+        cells::sort(pairs, |(length, _)| length.into() - census.shortest, census.longest - census.shortest, check)?;
     for (start, &(length, _)) in pairs.iter().enumerate() {
         let length = length.into();
         if runs.last().is_none_or(|run| run.length != length) {

@@ -35,7 +35,7 @@ impl<'a> From<&'a [u64]> for Lengths<'a> {
 }
 
 /// A length as it comes in.
-pub(crate) trait Length: Copy + Into<u64> + Ord + Send + Sync {
+pub(crate) trait Length: Copy + Default + Into<u64> + Ord + Send + Sync {
     /// The lowest 16 bits, which are the whole length if it is below `TABLE_SIZE`. Indexing a table of that size with
     /// them needs no bounds check.
     fn in_table(self) -> usize;

@@ -17,6 +17,7 @@ mod boundaries;
 mod bucket;
 mod by_key;
 mod by_length;
+mod cells;
 pub mod collate;
 mod cost;
 mod error;

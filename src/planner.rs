@@ -139,13 +139,13 @@ impl Planner {
         let census = Census::of(lengths, selection, &model)?;
         census.check(&model, options.empty, options.overlong)?;
         if let Some(padded_lengths) = &options.padded_lengths {
-            model.padded_lengths = padded_lengths.choose(&census.histogram()?, &model, check)?;
+            model.padded_lengths = padded_lengths.choose(&census.histogram(check)?, &model, check)?;
         }
         let hard = match (options.strategy, &options.boundaries) {
             (Strategy::Random, _) => Some(bucket::one_bucket(&census)),
             (Strategy::Sorted, _) | (_, Boundaries::RepeatWeight(_) | Boundaries::PaddingTarget(_)) => None,
             (_, Boundaries::Optimal(n_buckets)) => {
-                Some(boundaries::optimal(&census.histogram()?, &model, *n_buckets, check)?)
+                Some(boundaries::optimal(&census.histogram(check)?, &model, *n_buckets, check)?)
             }
             (_, Boundaries::Edges(edges)) => {
                 census.check_edges(edges)?;

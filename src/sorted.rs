@@ -38,7 +38,7 @@ pub(crate) fn sorted<L: Length, P: Position>(
     if options.strategy == Strategy::Sorted {
         return Ok((samples, bucket::one_bucket(census), left_out));
     }
-    let classes = boundaries::classes(&census.histogram()?, model)?;
+    let classes = boundaries::classes(&census.histogram(check)?, model)?;
     let repeat_weight = match options.boundaries {
         Boundaries::RepeatWeight(repeat_weight) => repeat_weight,
         _ => Boundaries::DEFAULT_REPEAT_WEIGHT,
