@@ -52,7 +52,7 @@ pub(crate) fn for_each<T: Send, U: Send>(
     thread::scope(|scope| {
         for _ in 0..n_more {
             // Where the system has no thread to give, this one does the work.
-            if thread::Builder::new().spawn_scoped(scope, drain).is_err() {
+            if !has_room() || thread::Builder::new().spawn_scoped(scope, drain).is_err() {
                 break;
             }
         }
@@ -61,6 +61,13 @@ pub(crate) fn for_each<T: Send, U: Send>(
     let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
     done.sort_unstable_by_key(|&(i, _)| i);
     all(n_tasks, done.into_iter().map(|(_, result)| result))
+}
+
+/// Whether the system has memory for one more thread. glibc ends the process where a thread finds none for its locals.
+fn has_room() -> bool {
+    // So much never comes from memory that was freed before, which a new thread has no use for.
+    const N_BYTES: usize = 64 << 20;
+    std::hint::black_box(memory::with_capacity::<u8>(N_BYTES)).is_ok()
 }
 
 fn all<U>(n_tasks: usize, results: impl Iterator<Item = Result<U>>) -> Result<Vec<U>> {
