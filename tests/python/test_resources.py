@@ -83,7 +83,7 @@ except KeyboardInterrupt:
 @pytest.mark.parametrize(
     ("longest", "options", "work"),
     [
-        (8_192, "threads=1", "[Planner(lengths, **options).plan(0, epoch) for epoch in range(4)]"),
+        (8_192, "threads=1", "pack_epoch(lengths, 0, **options)"),
         (8_192, "threads=2", "Planner(lengths, **options).n_batches()"),
         (8_192, "strategy='random', threads=1", "pack_epoch(lengths, 0, **options)"),
         (8_192, "boundaries=4, constant_count=True", "Planner(lengths, **options)"),
