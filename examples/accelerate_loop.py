@@ -12,7 +12,7 @@ from pathlib import Path
 
 from accelerate import Accelerator
 from accelerate.data_loader import prepare_data_loader, skip_first_batches
-from bucketshuffle.torch import BucketBatchSampler, check_loader
+from bucketshuffle.torch import BucketBatchSampler, Feed, check_loader
 from tiny import TOKEN_BUDGET, Model, add_data_options, dataset, labelled_dataset, loss_tokens_of, optimizer_of, record
 from torch.utils.data import DataLoader
 
@@ -32,9 +32,12 @@ sampler = BucketBatchSampler(
     accumulation_steps=args.accumulation_steps,
     loss_tokens=loss_tokens_of(data),
 )
-loader = DataLoader(data, batch_sampler=sampler, collate_fn=data.collate)
-# In place of accelerator.prepare(loader): the sampler has divided the batches among the ranks already.
-loader = prepare_data_loader(loader, accelerator.device, num_processes=1, process_index=0, put_on_device=True)
+if args.feed:
+    loader = Feed(data, sampler, device=accelerator.device)  # Not prepared: it places the batches itself.
+else:
+    loader = DataLoader(data, batch_sampler=sampler, collate_fn=data.collate)
+    # In place of accelerator.prepare(loader): the sampler has divided the batches among the ranks already.
+    loader = prepare_data_loader(loader, accelerator.device, num_processes=1, process_index=0, put_on_device=True)
 check_loader(loader)
 
 model = Model()
@@ -47,7 +50,12 @@ if checkpoint.exists():
 
 first_epoch, batches_done = divmod(n_steps, len(loader))
 for epoch in range(first_epoch, args.epochs):
-    epoch_loader = skip_first_batches(loader, batches_done) if epoch == first_epoch else loader
+    if args.feed:
+        epoch_loader = loader
+        if epoch == first_epoch:
+            sampler.resume(epoch, batches_done)
+    else:
+        epoch_loader = skip_first_batches(loader, batches_done) if epoch == first_epoch else loader
     epoch_loader.set_epoch(epoch)
     n_tokens = sampler.steps(epoch).denominators.tolist()  # Of every step of the whole epoch.
     for batch in epoch_loader:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from bucketshuffle.torch import BucketBatchSampler, check_loader, check_ranks
+from bucketshuffle.torch import BucketBatchSampler, Feed, check_loader, check_ranks
 from tiny import TOKEN_BUDGET, Model, add_data_options, dataset, labelled_dataset, loss_tokens_of, optimizer_of, record
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
@@ -33,7 +33,7 @@ sampler = BucketBatchSampler(
     accumulation_steps=args.accumulation_steps,
     loss_tokens=loss_tokens_of(data),
 )  # Rank and world size: those of `dist`.
-loader = DataLoader(data, batch_sampler=sampler, collate_fn=data.collate)
+loader = Feed(data, sampler) if args.feed else DataLoader(data, batch_sampler=sampler, collate_fn=data.collate)
 check_loader(loader)
 check_ranks(sampler)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from accelerate.data_loader import prepare_data_loader
-from bucketshuffle.torch import BucketBatchSampler, check_loader
+from bucketshuffle.torch import BucketBatchSampler, Feed, check_loader
 from tiny import TOKEN_BUDGET, Model, add_data_options, dataset, labelled_dataset, loss_tokens_of, record
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -33,7 +33,7 @@ class BucketTrainer(Trainer):
         self.resumed = resume_from_checkpoint
         return super().train(resume_from_checkpoint, **options)
 
-    def get_train_dataloader(self) -> DataLoader:
+    def get_train_dataloader(self) -> DataLoader | Feed:
         data = self.train_dataset
         sampler = BucketBatchSampler(
             data.lengths,
@@ -49,6 +49,8 @@ class BucketTrainer(Trainer):
                 f"{self.resumed} is of another plan; resume with the data, the seed, the token budget and the product "
                 "of ranks and accumulation steps that it was saved with"
             )
+        if args.feed:
+            return Feed(data, sampler, device=self.args.device)
         loader = DataLoader(data, batch_sampler=sampler, collate_fn=data.collate)
         # In place of accelerator.prepare(loader): the sampler has divided the batches among the ranks already.
         loader = prepare_data_loader(loader, self.args.device, num_processes=1, process_index=0, put_on_device=True)

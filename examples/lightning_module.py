@@ -11,7 +11,7 @@ from pathlib import Path
 
 import lightning
 import torch
-from bucketshuffle.torch import BucketBatchSampler, check_loader
+from bucketshuffle.torch import BucketBatchSampler, Feed, check_loader
 from lightning.pytorch.callbacks import ModelCheckpoint
 from tiny import TOKEN_BUDGET, Model, add_data_options, dataset, labelled_dataset, loss_tokens_of, optimizer_of, record
 from torch import Tensor
@@ -32,7 +32,7 @@ class Module(lightning.LightningModule):
         super().__init__()
         self.model = Model()
 
-    def train_dataloader(self) -> StatefulDataLoader:
+    def train_dataloader(self) -> StatefulDataLoader | Feed:
         data = labelled_dataset() if args.labels else dataset()
         self.sampler = BucketBatchSampler(
             data.lengths,
@@ -41,6 +41,8 @@ class Module(lightning.LightningModule):
             accumulation_steps=args.accumulation_steps,
             loss_tokens=loss_tokens_of(data),
         )
+        if args.feed:
+            return Feed(data, self.sampler, device=self.device)
         # A plain DataLoader does as well where no checkpoint is taken inside an epoch.
         return StatefulDataLoader(data, batch_sampler=self.sampler, collate_fn=data.collate)
 

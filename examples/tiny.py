@@ -91,4 +91,5 @@ def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
 
 def add_data_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--accumulation-steps", type=int, default=1)
+    parser.add_argument("--feed", action="store_true", help="make the batches on threads, with a Feed")
     parser.add_argument("--labels", action="store_true", help="train on the labelled data set")

@@ -46,4 +46,6 @@ pub struct Totals {
     pub closed: Closed,
     /// Batches added by splitting.
     pub n_splits: u64,
+    /// Batches of a window: the option.
+    pub window: u64,
 }

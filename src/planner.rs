@@ -447,6 +447,7 @@ impl Planner {
                 dropped_tokens: self.dropped_tokens,
                 closed,
                 n_splits,
+                window,
                 ..Totals::default()
             },
         };

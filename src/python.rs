@@ -200,7 +200,8 @@ fn plan_into_numpy(
 
 /// The fields of `bucketshuffle.EpochPlan` by name.
 fn to_dict<'py>(py: Python<'py>, indices: Bound<'py, PyArray1<i64>>, plan: EpochPlan) -> PyResult<Bound<'py, PyDict>> {
-    let Totals { real_tokens, padded_tokens, cost, budget_tokens, dropped_tokens, closed, n_splits } = plan.totals;
+    let Totals { real_tokens, padded_tokens, cost, budget_tokens, dropped_tokens, closed, n_splits, window } =
+        plan.totals;
     let Closed { by_budget, by_max_batch_size, by_bucket_end } = closed;
     let totals = PyDict::new(py);
     totals.set_item("real_tokens", real_tokens)?;
@@ -212,6 +213,7 @@ fn to_dict<'py>(py: Python<'py>, indices: Bound<'py, PyArray1<i64>>, plan: Epoch
     totals.set_item("closed_by_max_batch_size", by_max_batch_size)?;
     totals.set_item("closed_by_bucket_end", by_bucket_end)?;
     totals.set_item("n_splits", n_splits)?;
+    totals.set_item("window", window)?;
     let fields = PyDict::new(py);
     fields.set_item("indices", indices)?;
     fields.set_item("offsets", plan.offsets.into_pyarray(py))?;

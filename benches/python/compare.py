@@ -3,7 +3,7 @@
 Every result is checked before anything is timed. Candidates then take turns, one call each per round, in a fresh order
 each round, because a shared machine slows down and speeds up for seconds at a time: medians of whole runs wander by
 1.6x, the ratio of two calls of the same round much less. The last columns are the median and the quartiles of that
-ratio, to `pack_epoch` on one thread. Peers that are not installed are named as skipped.
+ratio, to `pack_epoch` on one thread or another `--reference`. Peers that are not installed are named as skipped.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def table(
 ) -> str:
     """Markdown: medians and quartiles in ms, the ratio to `reference` paired by round, the padding ratio."""
     lines = [
-        "| candidate | ms, median | quartiles | times ours | quartiles | padded / real | leaves out |",
+        "| candidate | ms, median | quartiles | times reference | quartiles | padded / real | leaves out |",
         "|---|---|---|---|---|---|---|",
     ]
     base = np.array(seconds[reference])
@@ -169,12 +169,13 @@ def main(argv: list[str] | None = None) -> None:
         "--slow-rounds", type=int, default=3, help="rounds of candidates that take half a second or more"
     )
     parser.add_argument("--only", default="", help="regular expression: candidates beside the reference")
+    parser.add_argument("--reference", default=REFERENCE, help="the candidate that the others are divided by")
     arguments = parser.parse_args(argv)
 
     lengths = lengths_like_dflash902k(arguments.n)
     skipped, candidates, padding = [], [], {}
     for candidate in candidates_for():
-        if candidate.name != REFERENCE and not re.search(arguments.only, candidate.name):
+        if candidate.name != arguments.reference and not re.search(arguments.only, candidate.name):
             continue
         if candidate.missing():
             skipped.append(f"{candidate.name} ({candidate.needs} is not installed)")
@@ -189,7 +190,7 @@ def main(argv: list[str] | None = None) -> None:
     seconds = run(lengths, candidates, arguments.rounds, arguments.slow_rounds)
     print(f"{len(lengths):,} lengths like `dflash902k`, token budget {TOKEN_BUDGET:,}, {arguments.rounds} rounds.")
     print(f"{machine()}\n")
-    print(table(seconds, padding, candidates, REFERENCE))
+    print(table(seconds, padding, candidates, arguments.reference))
     for name in skipped:
         print(f"\nSkipped: {name}")
 

@@ -35,7 +35,7 @@ def padding(of: list[EpochPlan]) -> float:
 
 
 def mix(of: list[EpochPlan], lengths: np.ndarray, window: int) -> float:
-    return statistics.fmean(window_mix(plan, lengths, window) for plan in of) if len(of[0]) >= window else float("nan")
+    return statistics.fmean(window_mix(plan, lengths, window) for plan in of) if len(of[0]) >= 2 * window else float("nan")
 
 
 def row(lengths: np.ndarray, budget: int, options: dict[str, Any]) -> dict[str, float]:

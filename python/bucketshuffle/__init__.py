@@ -1,4 +1,4 @@
-"""Padded batches for training: within 1 % of sorted padding, better mixed than a full shuffle, in milliseconds."""
+"""Padded batches for training: padded little more than sorted data, fresh in every epoch, planned in milliseconds."""
 
 from bucketshuffle._core import __version__
 from bucketshuffle.lengths import lengths_of

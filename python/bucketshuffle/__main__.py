@@ -9,7 +9,7 @@ import zipfile
 import numpy as np
 
 from bucketshuffle.data import dflash902k
-from bucketshuffle.report import compare, to_table
+from bucketshuffle.report import compare, notes, to_table
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -39,22 +39,23 @@ def main(arguments: list[str] | None = None) -> int:
             name, lengths = given.lengths, np.load(given.lengths)
             if isinstance(lengths, np.lib.npyio.NpzFile):
                 lengths = lengths["lengths"]
-        rows = compare(
-            lengths,
-            seed=given.seed,
-            n_epochs=given.epochs,
-            window=given.window,
-            world_size=given.world_size,
-            token_budget=given.token_budget,
-            repeat_weight=given.repeat_weight,
-            overlong=given.overlong,
-            empty=given.empty,
-        )
+        options = {
+            "seed": given.seed,
+            "window": given.window,
+            "token_budget": given.token_budget,
+            "repeat_weight": given.repeat_weight,
+            "overlong": given.overlong,
+            "empty": given.empty,
+        }
+        rows = compare(lengths, n_epochs=given.epochs, world_size=given.world_size, **options)
+        sentences = notes(lengths, **options)
     except (OSError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
         print(f"bucketshuffle: {error}", file=sys.stderr)
         return 2
     print(f"{name}: {len(lengths):,} samples, {given.epochs} epochs, token budget {given.token_budget:,}\n")
     print(to_table(rows, given.window, given.world_size))
+    for sentence in sentences:
+        print(f"\nnote: {sentence}")
     print(f"""
 padded / real   padded tokens over real tokens (1 = no padding)
 mix             distance of a window of {given.window} batches from the data set's token-weighted lengths (0 = the same)

@@ -223,6 +223,8 @@ class Stats:
     """Batches that ended with their bucket."""
     n_splits: int
     """Batches added by splitting, for `constant_count`."""
+    window: int
+    """Batches of a window: the option."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -231,9 +233,14 @@ class Stats:
         n_packed = self.n_batches - self.n_splits
         if self.n_splits > max(1, 0.05 * n_packed):
             notes.append(
-                f"constant_count split {n_packed:,} batches into {self.n_batches:,}, a multiple of window, so that "
-                f"batches fill {self.fill:.0%} of token_budget; lower window (in a sampler: world_size * "
-                "accumulation_steps) or token_budget"
+                f"constant_count splits {n_packed:,} batches into {self.n_batches:,}, a multiple of window = "
+                f"{self.window:,}: they fill {self.fill:.0%} of token_budget and pad {self.padding_ratio - 1:.1%}; "
+                "lower window (in a sampler: world_size * accumulation_steps) or token_budget"
+            )
+        if self.window > self.n_batches > 0:
+            notes.append(
+                f"window = {self.window:,} exceeds the {self.n_batches:,} batches of the epoch, which come in random "
+                "order; lower window or token_budget"
             )
         return tuple(notes)
 

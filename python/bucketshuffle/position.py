@@ -22,6 +22,11 @@ class Arrangement(NamedTuple):
     divisions: tuple[tuple[int, int], ...] = ()
     """(n_done, multiple): after `n_done` batches of all ranks, the rest was divided until it was a multiple."""
 
+    @property
+    def begun_at(self) -> int:
+        """The batches of all ranks before the ranks of the last division began; they count updates from there."""
+        return self.divisions[-1][0] if self.divisions else 0
+
 
 class Position(NamedTuple):
     """A place between two steps of an epoch."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from bucketshuffle.lengths import as_lengths
-from bucketshuffle.plan import DFLASH_BOUNDARIES, EpochPlan, Planner
+from bucketshuffle.plan import DFLASH_BOUNDARIES, EpochPlan, Planner, pack_epoch
 
 SORTED_KTOK_PER_S = 32.0
 """Measured throughput of sorted batches in the DFlash write-up, thousand real tokens per second."""
@@ -163,6 +163,21 @@ def compare(
             )
         )
     return rows
+
+
+def notes(lengths: Any, *, seed: int = 0, window: int = 64, **options: Any) -> tuple[str, ...]:
+    """Returns a sentence for everything that is worth a change of the options of a training run with updates of
+    `window` batches: the notes of its first plan, with the constant count that a sampler plans.
+
+    Args:
+        lengths: [n_samples], tokens per sample.
+        window: batches between two optimizer updates, over all ranks.
+        options: further options of `pack_epoch`.
+    """
+    try:
+        return pack_epoch(lengths, seed, window=window, constant_count=True, **options).stats.notes
+    except ValueError as error:  # fewer samples than batches of a window
+        return (str(error),)
 
 
 def to_table(rows: list[Row], window: int, world_size: int) -> str:

@@ -37,3 +37,10 @@ def test_readme_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert len(blocks) >= 3
     for block in blocks:
         exec(compile(block, str(README), "exec"), names)
+
+
+def test_the_readme_reads_well_in_a_terminal_and_on_the_package_index() -> None:
+    text = README.read_text()
+    assert [line for line in text.splitlines() if len(line) > 120] == []
+    links = re.findall(r"\]\((.*?)\)", text)
+    assert [link for link in links if not link.startswith("https://")] == []  # A relative link leads nowhere there.

@@ -16,6 +16,8 @@ from processes import EXAMPLES, recorded, run_script, samples_by_epoch
 
 pytest.importorskip("torch")
 
+PARTS = [("parts",), ("fed", "--feed")]
+"""Folders of the runs that are stopped and resumed, and their options."""
 N_SAMPLES = 240
 STOP = 17  # In epoch 1 of every recipe that runs on two ranks, and no multiple of anything.
 
@@ -39,7 +41,7 @@ def test_ddp_resumes_on_as_many_ranks_and_on_more(tmp_path: Path) -> None:
     assert [len(batches) for batches in recorded(tmp_path / "parts")] == [STOP, STOP]
     shutil.copytree(tmp_path / "parts", tmp_path / "more")
     run_script(script, "--out", tmp_path / "parts", n_processes=2)
-    run_script(script, "--out", tmp_path / "more", n_processes=3)
+    run_script(script, "--out", tmp_path / "more", "--feed", n_processes=3)
     assert recorded(tmp_path / "parts") == recorded(tmp_path / "whole")
     assert every_sample_in_every_epoch(tmp_path / "whole", 3)
     assert every_sample_in_every_epoch(tmp_path / "more", 3)
@@ -49,9 +51,10 @@ def test_ddp_resumes_on_as_many_ranks_and_on_more(tmp_path: Path) -> None:
 def test_accelerate_loop(tmp_path: Path) -> None:
     script = EXAMPLES / "accelerate_loop.py"
     run_script(script, "--out", tmp_path / "whole", n_processes=2)
-    run_script(script, "--out", tmp_path / "parts", "--stop-after", STOP, n_processes=2)
-    run_script(script, "--out", tmp_path / "parts", n_processes=2)
-    assert recorded(tmp_path / "parts") == recorded(tmp_path / "whole")
+    for out, *feed in PARTS:
+        run_script(script, "--out", tmp_path / out, *feed, "--stop-after", STOP, n_processes=2)
+        run_script(script, "--out", tmp_path / out, *feed, n_processes=2)
+        assert recorded(tmp_path / out) == recorded(tmp_path / "whole")
     assert every_sample_in_every_epoch(tmp_path / "whole", 3)
 
 
@@ -61,11 +64,13 @@ def test_hf_trainer_stops_in_epoch_1_and_resumes(tmp_path: Path) -> None:
     accumulation_steps = 2
     script, options = EXAMPLES / "hf_trainer.py", ("--accumulation-steps", accumulation_steps)
     run_script(script, "--out", tmp_path / "whole", *options, n_processes=2)
-    run_script(script, "--out", tmp_path / "parts", *options, "--stop-after", STOP // accumulation_steps, n_processes=2)
-    run_script(script, "--out", tmp_path / "parts", *options, "--resume", n_processes=2)
-    whole, parts = recorded(tmp_path / "whole"), recorded(tmp_path / "parts")
-    assert {epoch for epoch, _ in parts[0][: STOP // accumulation_steps * accumulation_steps]} == {0, 1}
-    assert parts == whole
+    whole = recorded(tmp_path / "whole")
+    n_updates = STOP // accumulation_steps
+    assert {epoch for epoch, _ in whole[0][: n_updates * accumulation_steps]} == {0, 1}
+    for out, *feed in PARTS:
+        run_script(script, "--out", tmp_path / out, *options, *feed, "--stop-after", n_updates, n_processes=2)
+        run_script(script, "--out", tmp_path / out, *options, *feed, "--resume", n_processes=2)
+        assert recorded(tmp_path / out) == whole
     assert every_sample_in_every_epoch(tmp_path / "whole", 3)
     n_steps, max_steps = json.loads((tmp_path / "whole" / "state.json").read_text())
     assert n_steps == max_steps == len(whole[0]) // accumulation_steps
@@ -76,9 +81,10 @@ def test_hf_trainer_stops_in_epoch_1_and_resumes(tmp_path: Path) -> None:
 def test_lightning_module(tmp_path: Path) -> None:
     script = EXAMPLES / "lightning_module.py"
     run_script(script, "--out", tmp_path / "whole")
-    run_script(script, "--out", tmp_path / "parts", "--stop-after", STOP)
-    run_script(script, "--out", tmp_path / "parts", "--resume")
-    assert recorded(tmp_path / "parts") == recorded(tmp_path / "whole")
+    for out, *feed in PARTS:
+        run_script(script, "--out", tmp_path / out, *feed, "--stop-after", STOP)
+        run_script(script, "--out", tmp_path / out, *feed, "--resume")
+        assert recorded(tmp_path / out) == recorded(tmp_path / "whole")
     assert every_sample_in_every_epoch(tmp_path / "whole", 3)
 
 

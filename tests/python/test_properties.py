@@ -141,10 +141,16 @@ def test_a_window_that_splits_small_data_into_crumbs_is_stated() -> None:
     lengths = uneven_lengths(1_000)
     plan = pack_epoch(lengths, 0, window=64, constant_count=True)
     n_packed = len(plan) - plan.stats.n_splits
+    assert plan.stats.window == 64
     assert (len(plan), n_packed <= 20) == (64, True)
     assert plan.stats.notes == (
-        f"constant_count split {n_packed} batches into 64, a multiple of window, so that batches fill "
-        f"{plan.stats.fill:.0%} of token_budget; lower window (in a sampler: world_size * accumulation_steps) or "
+        f"constant_count splits {n_packed} batches into 64, a multiple of window = 64: they fill "
+        f"{plan.stats.fill:.0%} of token_budget and pad {plan.stats.padding_ratio - 1:.1%}; "
+        "lower window (in a sampler: world_size * accumulation_steps) or token_budget",
+    )
+    plan = pack_epoch(lengths, 0, window=64)
+    assert plan.stats.notes == (
+        f"window = 64 exceeds the {len(plan)} batches of the epoch, which come in random order; lower window or "
         "token_budget",
     )
     assert pack_epoch(lengths, 0, constant_count=True).stats.notes == ()

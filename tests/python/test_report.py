@@ -120,3 +120,15 @@ def test_a_smaller_repeat_weight_pads_less(tmp_path, capsys) -> None:  # type: i
         row = next(row for row in capsys.readouterr().out.splitlines() if row.startswith("| bucketshuffle"))
         ratios.append(float(row.split("|")[2]))
     assert ratios[1] < ratios[0]
+
+
+@pytest.mark.parametrize(
+    ("window", "starts"), [(1, []), (64, ["constant_count splits "]), (300, ["constant_count with window = 300 asks "])]
+)
+def test_the_command_line_states_what_a_window_costs(tmp_path, capsys, window, starts) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / "lengths.npy"
+    np.save(path, np.arange(1, 201))
+    assert main([str(path), "--epochs", "2", "--window", str(window), "--token-budget", "512"]) == 0
+    stated = [line.removeprefix("note: ") for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
+    assert len(stated) == len(starts)
+    assert all(map(str.startswith, stated, starts)), stated

@@ -4,10 +4,14 @@ from bucketshuffle.schedule import HeavyBatch, Steps
 from bucketshuffle.torch.check import check_loader, check_ranks
 from bucketshuffle.torch.collate import PadCollator
 from bucketshuffle.torch.dataset import PreloadedDataset
+from bucketshuffle.torch.feed import BatchInfo, Feed, FeedBatch
 from bucketshuffle.torch.sampler import BucketBatchSampler
 
 __all__ = [
+    "BatchInfo",
     "BucketBatchSampler",
+    "Feed",
+    "FeedBatch",
     "HeavyBatch",
     "PadCollator",
     "PreloadedDataset",

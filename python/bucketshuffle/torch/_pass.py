@@ -9,6 +9,7 @@ from bucketshuffle.torch import _warnings
 from bucketshuffle.torch._callers import accelerate_is_iterating
 
 if TYPE_CHECKING:
+    from bucketshuffle.batches import Batches
     from bucketshuffle.position import Position
     from bucketshuffle.torch._standing import Standing
 
@@ -27,20 +28,37 @@ class Pass(Iterator[list[int]]):
 
     def __next__(self) -> list[int]:
         if self.start is None:
-            self._begin(self._sampler._take_start())
+            self.begin()
         step = self._step
-        self._sampler._last = self
-        if step == len(self._starts):
-            self.finished = True
-            self._sampler._ended = self._epoch
-            raise StopIteration
-        self._step = step + 1
+        self.advance()
         batch: list[int] = self._indices[self._starts[step] : self._ends[step]].tolist()
         return batch
 
-    def _begin(self, start: Position) -> None:
+    def begin(self, batches: Batches | None = None) -> None:
+        """Begins the pass where the sampler stands; the first `next` does so by itself.
+
+        Args:
+            batches: those of the whole epoch that `position()` lies in, where the caller has planned them.
+        """
+        self._begin(self._sampler._take_start(), batches)
+
+    def advance(self) -> None:
+        """Counts one batch more as returned.
+
+        Raises:
+            StopIteration: after the last one; the pass is finished then.
+        """
+        self._sampler._last = self
+        if self._step == len(self._starts):
+            self.finished = True
+            self._sampler._ended = self._epoch
+            raise StopIteration
+        self._step += 1
+
+    def _begin(self, start: Position, batches: Batches | None = None) -> None:
         sampler = self._sampler
-        batches = sampler._batches(start)
+        if batches is None:
+            batches = sampler._batches(start)
         mine = slice(start.n_done + sampler.rank, None, sampler.world_size)
         self.start, self._epoch = start, start.epoch
         self._indices = batches.indices

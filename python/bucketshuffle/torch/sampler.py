@@ -158,8 +158,7 @@ class BucketBatchSampler(Standing):
     # -- inside -------------------------------------------------------------------------------------------------------
 
     def _steps(self, start: Position) -> Steps:
-        divisions = start.arrangement.divisions
-        return self.schedule.steps(self._batches(start), start.n_done, divisions[-1][0] if divisions else 0)
+        return self.schedule.steps(self._batches(start), start.n_done, start.arrangement.begun_at)
 
     def __repr__(self) -> str:
         schedule = self.schedule
