@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 PLAN = pack_epoch([5, 3, 8, 9, 2], 7, epoch=3, token_budget=8, overlong="drop", boundaries=[0, 4, 8])
 TOTALS = (
     "budget_tokens, closed_by_bucket_end, closed_by_budget, closed_by_max_batch_size, cost, dropped_tokens, n_splits, "
-    "padded_tokens, real_tokens"
+    "padded_tokens, real_tokens, window"
 )
 
 
