@@ -43,8 +43,9 @@ pub(crate) fn reserve<T>(items: &mut Vec<T>, n_more: usize) -> Result<()> {
     items.try_reserve(n_more).map_err(|_| refused::<T>(items.len().saturating_add(n_more)))
 }
 
+/// What is said where there is no room for `n_items`.
 #[cold]
-fn refused<T>(n_items: usize) -> Error {
+pub(crate) fn refused<T>(n_items: usize) -> Error {
     Error::OutOfMemory { n_bytes: n_items.saturating_mul(size_of::<T>()) }
 }
 

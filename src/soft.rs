@@ -58,12 +58,13 @@ fn cheapest(n: usize, cost: impl Fn(usize, usize) -> u128, check: Check<'_>) -> 
     let (mut best, mut starts): (Vec<u128>, _) = (memory::with_capacity(n + 1)?, memory::filled(0, n + 1)?);
     best.push(0);
     // Starts that may still win, each with the first end at which it does; both ascend.
-    let mut candidates = VecDeque::from(memory::with_capacity(n + 1)?);
-    candidates.push_back((0, 1));
+    let mut candidates = VecDeque::from([(0, 1)]);
     for end in 1..=n {
         if end % BETWEEN_CHECKS == 0 {
             check()?;
         }
+        // Its ring grows as it must, since one for all ends would be read from memory and not from the cache.
+        candidates.try_reserve(1).map_err(|_| memory::refused::<(usize, usize)>(candidates.len() + 1))?;
         while candidates.get(1).is_some_and(|&(_, from)| from <= end) {
             candidates.pop_front();
         }
