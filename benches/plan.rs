@@ -60,7 +60,7 @@ fn plan(bencher: Bencher, options: Options) {
     let mut epoch = 0;
     bencher.bench_local(|| {
         epoch += 1;
-        planner.plan(0, epoch)
+        planner.plan(0, epoch).expect("there is memory")
     });
 }
 

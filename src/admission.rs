@@ -1,7 +1,10 @@
 //! Admission: one pass over the lengths, and what is refused by name before anything is planned.
+use crate::cells;
 use crate::cost::CostModel;
 use crate::error::{Error, Result};
 use crate::lengths::{Length, TABLE_SIZE, zeros};
+use crate::memory;
+use crate::threads::Check;
 
 /// What to do with a length of zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -52,20 +55,20 @@ pub(crate) struct Census<'a, L> {
 }
 
 impl<'a, L: Length> Census<'a, L> {
-    pub(crate) fn of(lengths: &'a [L], selection: &'a Selection, model: &CostModel) -> Self {
+    pub(crate) fn of(lengths: &'a [L], selection: &'a Selection, model: &CostModel) -> Result<Self> {
         // Folds over copies become vector instructions, `max` over references does not.
         let longest = lengths.first().map_or(0, |&first| lengths.iter().copied().fold(first, L::max).into());
         let longest_admissible = model.longest_admissible();
         if longest >= TABLE_SIZE as u64 || u32::try_from(lengths.len()).is_err() {
             let shortest = lengths.iter().min().map_or(0, |&length| length.into());
-            return Self { lengths, selection, shortest, longest, longest_admissible, counts: None };
+            return Ok(Self { lengths, selection, shortest, longest, longest_admissible, counts: None });
         }
-        let mut counts = zeros();
+        let mut counts = zeros()?;
         for length in lengths {
             counts[length.in_table()] += 1;
         }
         let shortest = counts.iter().position(|&n_samples| n_samples > 0).unwrap_or(0) as u64;
-        Self { lengths, selection, shortest, longest, longest_admissible, counts: Some(counts) }
+        Ok(Self { lengths, selection, shortest, longest, longest_admissible, counts: Some(counts) })
     }
 
     fn admits(&self, length: u64) -> bool {
@@ -73,17 +76,18 @@ impl<'a, L: Length> Census<'a, L> {
     }
 
     /// Ascending distinct lengths of the admitted samples with the number of samples of each.
-    pub(crate) fn histogram(&self) -> Vec<(u64, u64)> {
+    pub(crate) fn histogram(&self, check: Check<'_>) -> Result<Vec<(u64, u64)>> {
         let mut histogram: Vec<(u64, u64)> = if let Some(counts) = &self.counts {
             let present = counts.iter().enumerate().filter(|&(_, &n_samples)| n_samples > 0);
-            present.map(|(length, &n_samples)| (length as u64, u64::from(n_samples))).collect()
+            memory::collect(present.map(|(length, &n_samples)| (length as u64, u64::from(n_samples))))?
         } else {
-            let mut sorted: Vec<L> = self.lengths.to_vec();
-            sorted.sort_unstable();
-            sorted.chunk_by(|a, b| a == b).map(|equal| (equal[0].into(), equal.len() as u64)).collect()
+            let &Self { shortest, longest, .. } = self;
+            let key = |length: L| length.into() - shortest;
+            let sorted = cells::sort(self.lengths.iter().copied(), key, longest - shortest, check)?;
+            memory::collect(sorted.chunk_by(|a, b| a == b).map(|equal| (equal[0].into(), equal.len() as u64)))?
         };
         histogram.retain(|&(length, _)| self.admits(length));
-        histogram
+        Ok(histogram)
     }
 
     /// Tokens of all selected samples together.

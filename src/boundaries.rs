@@ -5,6 +5,9 @@
 //! bucket. The cost has the Monge property, so the best last edge never moves down as the top moves up, and
 //! divide and conquer finds a layer in `O(V log V)`.
 use crate::cost::CostModel;
+use crate::error::Result;
+use crate::memory;
+use crate::threads::Check;
 
 /// More distinct lengths than this are merged into classes of neighbours, whose relative width stays below 1 / 512.
 const MAX_CLASSES: usize = 1 << 14;
@@ -24,48 +27,53 @@ pub(crate) struct Class {
 
 /// Merges the lengths of a histogram that pad to the same row. `histogram` holds ascending distinct lengths with the
 /// number of samples of each.
-pub(crate) fn classes(histogram: &[(u64, u64)], model: &CostModel) -> Vec<Class> {
+pub(crate) fn classes(histogram: &[(u64, u64)], model: &CostModel) -> Result<Vec<Class>> {
     let classes = histogram.iter().map(|&(top, n_samples)| Class { top, padded: model.padded_length(top), n_samples });
     merge(classes, |class| class.padded)
 }
 
 /// Merges neighbours with equal keys.
-fn merge<K: PartialEq>(classes: impl Iterator<Item = Class>, key: impl Fn(&Class) -> K) -> Vec<Class> {
+fn merge<K: PartialEq>(classes: impl Iterator<Item = Class>, key: impl Fn(&Class) -> K) -> Result<Vec<Class>> {
     let mut merged: Vec<Class> = Vec::new();
     for class in classes {
         match merged.last_mut() {
             Some(last) if key(last) == key(&class) => {
                 *last = Class { n_samples: last.n_samples + class.n_samples, ..class };
             }
-            _ => merged.push(class),
+            _ => memory::push(&mut merged, class)?,
         }
     }
-    merged
+    Ok(merged)
 }
 
 /// Returns the ascending edges of `n_buckets` optimal buckets, or of one for each distinct padded length where those are
 /// fewer, from 0 to the longest length. `histogram` holds ascending distinct lengths, all admissible, with the number of
 /// samples of each; without any, one empty bucket is returned.
-pub(crate) fn optimal(histogram: &[(u64, u64)], model: &CostModel, n_buckets: usize) -> Vec<u64> {
+pub(crate) fn optimal(
+    histogram: &[(u64, u64)],
+    model: &CostModel,
+    n_buckets: usize,
+    check: Check<'_>,
+) -> Result<Vec<u64>> {
     if histogram.is_empty() {
-        return vec![0, 0];
+        return Ok(vec![0, 0]);
     }
-    let classes = coarse(classes(histogram, model));
-    let tops = Search::new(&classes).exactly(n_buckets);
-    std::iter::once(0).chain(tops.into_iter().map(|class| classes[class].top)).collect()
+    let classes = coarse(classes(histogram, model)?)?;
+    let tops = Search::new(&classes)?.exactly(n_buckets, check)?;
+    Ok(std::iter::once(0).chain(tops.into_iter().map(|class| classes[class].top)).collect())
 }
 
 /// Merges classes that agree in their leading bits, while there are too many.
-fn coarse(mut classes: Vec<Class>) -> Vec<Class> {
+fn coarse(mut classes: Vec<Class>) -> Result<Vec<Class>> {
     let mut leading_bits = 20;
     while classes.len() > MAX_CLASSES && leading_bits > 10 {
         leading_bits -= 1;
         classes = merge(classes.into_iter(), |class| {
             let n_bits = (u64::BITS - class.padded.leading_zeros()).saturating_sub(leading_bits);
             (class.padded >> n_bits, n_bits)
-        });
+        })?;
     }
-    classes
+    Ok(classes)
 }
 
 struct Search {
@@ -76,17 +84,18 @@ struct Search {
 }
 
 impl Search {
-    fn new(classes: &[Class]) -> Self {
+    fn new(classes: &[Class]) -> Result<Self> {
         let n_samples: u64 = classes.iter().map(|class| class.n_samples).sum();
         let longest = classes.last().map_or(0, |class| class.padded);
         // Keeps every sum below 2^63; it is 0 unless the data set has more than 2^63 padded tokens.
         let shift = (u128::BITS - (u128::from(n_samples) * u128::from(longest)).leading_zeros()).saturating_sub(63);
-        let mut search = Self { n_below: vec![0], weights: vec![0] };
+        let (n_below, weights) = (memory::filled(0, classes.len() + 1)?, memory::filled(0, classes.len() + 1)?);
+        let mut search = Self { n_below, weights };
         for (j, class) in classes.iter().enumerate() {
-            search.n_below.push(search.n_below[j] + class.n_samples);
-            search.weights.push(class.padded >> shift);
+            search.n_below[j + 1] = search.n_below[j] + class.n_samples;
+            search.weights[j + 1] = class.padded >> shift;
         }
-        search
+        Ok(search)
     }
 
     fn n_classes(&self) -> usize {
@@ -94,13 +103,14 @@ impl Search {
     }
 
     /// Last classes of the buckets of the optimal partition into `n_buckets`.
-    fn exactly(&self, n_buckets: usize) -> Vec<usize> {
+    fn exactly(&self, n_buckets: usize, check: Check<'_>) -> Result<Vec<usize>> {
         let n_buckets = n_buckets.clamp(1, self.n_classes());
-        let mut layers = Layers::new(self);
+        let mut layers = Layers::new(self)?;
         while layers.n_buckets() < n_buckets {
-            layers.add(self);
+            check()?;
+            layers.add(self)?;
         }
-        layers.tops(n_buckets)
+        Ok(layers.tops(n_buckets))
     }
 }
 
@@ -114,24 +124,25 @@ struct Layers {
 
 impl Layers {
     /// One bucket.
-    fn new(search: &Search) -> Self {
+    fn new(search: &Search) -> Result<Self> {
         let end = search.n_classes();
         let one_bucket = |j: usize| if j == 0 { u64::MAX } else { search.n_below[j] * search.weights[j] };
-        let best: Vec<u64> = (0..=end).map(one_bucket).collect();
-        Self { best, starts: vec![vec![0; end + 1]] }
+        let best = memory::collect((0..=end).map(one_bucket))?;
+        Ok(Self { best, starts: vec![memory::filled(0, end + 1)?] })
     }
 
     fn n_buckets(&self) -> usize {
         self.starts.len()
     }
 
-    fn add(&mut self, search: &Search) {
+    fn add(&mut self, search: &Search) -> Result<()> {
         let end = search.n_classes();
-        let mut layer = Layer { search, before: &self.best, best: vec![u64::MAX; end + 1], starts: vec![0; end + 1] };
+        let (best, starts) = (memory::filled(u64::MAX, end + 1)?, memory::filled(0, end + 1)?);
+        let mut layer = Layer { search, before: &self.best, best, starts };
         layer.fill(1, end, 0, end);
         let Layer { best, starts, .. } = layer;
         self.best = best;
-        self.starts.push(starts);
+        memory::push(&mut self.starts, starts)
     }
 
     /// Last classes of the first `n_buckets` layers' partition of all classes.

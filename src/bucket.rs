@@ -4,7 +4,9 @@ use crate::boundaries;
 use crate::by_length::LeftOut;
 use crate::error::{Error, Result, check_range};
 use crate::lengths::{Length, TABLE_SIZE, zeros};
+use crate::memory;
 use crate::record::{Codec, Record, Records, bits};
+use crate::threads::{BETWEEN_CHECKS, Check};
 
 /// More buckets than this are refused, so that a bucket fits 16 bits.
 pub(crate) const MAX_BUCKETS: usize = 1 << 15;
@@ -97,13 +99,14 @@ pub(crate) fn partition<L: Length>(
     census: &Census<'_, L>,
     edges: Vec<u64>,
     overlong: Overlong,
-) -> (Records, Buckets, LeftOut) {
-    let classes = Classes::new(edges, census);
+    check: Check<'_>,
+) -> Result<(Records, Buckets, LeftOut)> {
+    let classes = Classes::new(edges, census)?;
     let keep_overlong = overlong == Overlong::Keep;
     match classes.length_bits() + classes.index_bits {
-        ..=32 => classes.divide(classes.scatter::<L, u32>(census), keep_overlong, Records::U32),
-        33..=64 => classes.divide(classes.scatter::<L, u64>(census), keep_overlong, Records::U64),
-        _ => classes.divide(classes.scatter::<L, u128>(census), keep_overlong, Records::U128),
+        ..=32 => classes.divide(classes.scatter::<L, u32>(census, check)?, keep_overlong, Records::U32),
+        33..=64 => classes.divide(classes.scatter::<L, u64>(census, check)?, keep_overlong, Records::U64),
+        _ => classes.divide(classes.scatter::<L, u128>(census, check)?, keep_overlong, Records::U128),
     }
 }
 
@@ -131,7 +134,7 @@ struct Classes {
 }
 
 impl Classes {
-    fn new<L: Length>(edges: Vec<u64>, census: &Census<'_, L>) -> Self {
+    fn new<L: Length>(edges: Vec<u64>, census: &Census<'_, L>) -> Result<Self> {
         let &Census { longest, longest_admissible, .. } = census;
         let last = longest.min(longest_admissible);
         let buckets = edges.windows(2).map(|edges| (edges[0], edges[1].min(last)));
@@ -140,7 +143,7 @@ impl Classes {
         let sizes = vec![0; spans.len()];
         let mut classes = Self { edges, longest_admissible, spans, sizes, table: None, index_bits };
         if let Some(counts) = &census.counts {
-            let (n_buckets, mut table) = (classes.n_buckets(), zeros());
+            let (n_buckets, mut table) = (classes.n_buckets(), zeros()?);
             table[0] = n_buckets as Class;
             classes.sizes[n_buckets] = counts[0] as usize;
             for (c, &(base, last)) in classes.spans.iter().enumerate().filter(|(_, (base, last))| base < last) {
@@ -155,7 +158,7 @@ impl Classes {
                 classes.sizes[usize::from(class)] += 1;
             }
         }
-        classes
+        Ok(classes)
     }
 
     fn n_buckets(&self) -> usize {
@@ -177,12 +180,12 @@ impl Classes {
     }
 
     /// Returns the records, class after class, each in ascending index, and where each class ends.
-    fn scatter<L: Length, R: Record>(&self, census: &Census<'_, L>) -> (Vec<R>, Vec<usize>) {
+    fn scatter<L: Length, R: Record>(&self, census: &Census<'_, L>, check: Check<'_>) -> Result<(Vec<R>, Vec<usize>)> {
         let lengths = census.lengths;
         match (&self.table, &census.selection.indices) {
-            (Some(table), None) => self.scatter_by(lengths, |length| table[length.in_table()], |i| i),
-            (None, None) => self.scatter_by(lengths, |length| self.find(length.into()), |i| i),
-            (_, Some(indices)) => self.scatter_by(lengths, |length| self.find(length.into()), |i| indices[i]),
+            (Some(table), None) => self.scatter_by(lengths, |length| table[length.in_table()], |i| i, check),
+            (None, None) => self.scatter_by(lengths, |length| self.find(length.into()), |i| i, check),
+            (_, Some(indices)) => self.scatter_by(lengths, |length| self.find(length.into()), |i| indices[i], check),
         }
     }
 
@@ -191,7 +194,8 @@ impl Classes {
         lengths: &[L],
         class_of: impl Fn(L) -> Class,
         index_of: impl Fn(usize) -> usize,
-    ) -> (Vec<R>, Vec<usize>) {
+        check: Check<'_>,
+    ) -> Result<(Vec<R>, Vec<usize>)> {
         // Where the next record of each class goes, and what is subtracted from the lengths that it stores.
         let (mut next, index_bits) = (0, self.index_bits);
         let cursor = |(&size, &(base, _)): (&usize, &(u64, u64))| {
@@ -199,13 +203,16 @@ impl Classes {
             (next - size, base)
         };
         let mut cursors: Vec<(usize, u64)> = self.sizes.iter().zip(&self.spans).map(cursor).collect();
-        let mut records = vec![R::default(); lengths.len()];
-        for (i, &length) in lengths.iter().enumerate() {
-            let (position, base) = &mut cursors[usize::from(class_of(length))];
-            records[*position] = R::join(length.into() - *base, index_of(i), index_bits);
-            *position += 1;
+        let mut records = memory::filled(R::default(), lengths.len())?;
+        for (chunk, of_chunk) in lengths.chunks(BETWEEN_CHECKS).enumerate() {
+            check()?;
+            for (i, &length) in (chunk * BETWEEN_CHECKS..).zip(of_chunk) {
+                let (position, base) = &mut cursors[usize::from(class_of(length))];
+                records[*position] = R::join(length.into() - *base, index_of(i), index_bits);
+                *position += 1;
+            }
         }
-        (records, cursors.into_iter().map(|(end, _)| end).collect())
+        Ok((records, cursors.into_iter().map(|(end, _)| end).collect()))
     }
 
     /// Separates the admitted samples from the dropped ones.
@@ -214,14 +221,14 @@ impl Classes {
         (mut records, ends): (Vec<R>, Vec<usize>),
         keep_overlong: bool,
         wrap: impl Fn(Vec<R>) -> Records,
-    ) -> (Records, Buckets, LeftOut) {
+    ) -> Result<(Records, Buckets, LeftOut)> {
         let n_buckets = self.n_buckets();
         let (empty, overlong) = (ends[n_buckets - 1]..ends[n_buckets], ends[n_buckets]..records.len());
         let dropped_overlong = if keep_overlong { overlong.start..overlong.start } else { overlong };
         let codec = Codec { index_bits: self.index_bits, base: self.longest_admissible };
         let dropped = empty.start..dropped_overlong.end;
         let mut left_out = LeftOut {
-            samples: records[dropped.clone()].iter().map(|record| record.index(self.index_bits)).collect(),
+            samples: memory::collect(records[dropped.clone()].iter().map(|record| record.index(self.index_bits)))?,
             tokens: records[dropped_overlong].iter().map(|&record| u128::from(codec.length(record))).sum(),
         };
         left_out.samples.sort_unstable();
@@ -229,6 +236,6 @@ impl Classes {
         let starts = std::iter::once(0).chain(ends[..n_buckets].iter().copied()).collect();
         let Self { edges, index_bits, longest_admissible, .. } = self;
         let (index_bits, longest_admissible) = (*index_bits, *longest_admissible);
-        (wrap(records), Buckets { starts, edges: edges.clone(), index_bits, longest_admissible }, left_out)
+        Ok((wrap(records), Buckets { starts, edges: edges.clone(), index_bits, longest_admissible }, left_out))
     }
 }

@@ -4,15 +4,15 @@ use std::ops::Range;
 use rand_xoshiro::rand_core::Rng;
 
 use crate::by_length::Position;
+use crate::cells::{CELL_BITS, cell_of};
+use crate::error::Result;
 use crate::exponential::{LARGEST_DEVIATE, deviate};
+use crate::memory;
 use crate::rng::{self, Stage, Streams};
-use crate::threads;
+use crate::threads::{self, Check};
 
 /// Positions that draw from one random stream.
 const CHUNK: usize = 1 << 12;
-
-/// Keys below `2^CELL_BITS` tokens have a cell each; a higher cell is narrower than `2^(1 - CELL_BITS)` of its keys.
-const CELL_BITS: u32 = 13;
 
 /// Samples that pad to one length and stray alike.
 #[derive(Clone, Copy, Debug)]
@@ -44,20 +44,22 @@ pub(crate) fn shuffle_by_key<P: Position, C: Position>(
     cells: Range<usize>,
     streams: Streams,
     n_threads: usize,
-) {
-    let mut drawn = vec![C::default(); positions.len()];
+    check: Check<'_>,
+) -> Result<()> {
+    let mut drawn = memory::filled(C::default(), positions.len())?;
     let of_part = positions.len().div_ceil(n_threads).next_multiple_of(CHUNK);
     let parts = drawn.chunks_mut(of_part).enumerate().collect();
-    let counts = threads::for_each(parts, n_threads, |(i, part): (usize, &mut [C])| {
-        let mut counts = vec![0_usize; cells.len()];
+    let counts = threads::for_each(parts, n_threads, check, |(i, part): (usize, &mut [C])| {
+        let mut counts = memory::filled(0_usize, cells.len())?;
         for (j, chunk) in part.chunks_mut(CHUNK).enumerate() {
+            check()?;
             draw_cells(spreads, (i * of_part) / CHUNK + j, streams, cells.start, chunk);
             for cell in &*chunk {
                 counts[cell.get()] += 1;
             }
         }
-        counts
-    });
+        Ok(counts)
+    })?;
     let counts = counts.into_iter().reduce(|mut sums, counts| {
         sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
         sums
@@ -76,31 +78,37 @@ pub(crate) fn shuffle_by_key<P: Position, C: Position>(
         ranges.push((low..high, range));
         (rest, low) = (after, high);
     }
-    threads::for_each(ranges, n_threads, |(range, positions): (Range<usize>, &mut [P])| {
+    threads::for_each(ranges, n_threads, check, |(range, positions): (Range<usize>, &mut [P])| {
         let mut next = 0;
         let start_of = |&n_samples: &usize| {
             next += n_samples;
             next - n_samples
         };
-        let mut cursors: Vec<usize> = counts[range.clone()].iter().map(start_of).collect();
+        let mut cursors: Vec<usize> = memory::collect(counts[range.clone()].iter().map(start_of))?;
         // No key is below its padded length, so samples that are padded beyond the range have no part in it.
         let beyond = spreads.partition_point(|spread| cell_of(spread.padded) - cells.start < range.end);
         let n_scanned = beyond.checked_sub(1).map_or(0, |i| spreads[i].end);
-        for (position, cell) in drawn[..n_scanned].iter().enumerate() {
-            if let Some(cursor) = cursors.get_mut(cell.get().wrapping_sub(range.start)) {
-                positions[*cursor] = P::new(position);
-                *cursor += 1;
+        for (i, chunk) in drawn[..n_scanned].chunks(CHUNK).enumerate() {
+            check()?;
+            for (position, cell) in (i * CHUNK..).zip(chunk) {
+                if let Some(cursor) = cursors.get_mut(cell.get().wrapping_sub(range.start)) {
+                    positions[*cursor] = P::new(position);
+                    *cursor += 1;
+                }
             }
         }
         let mut start = 0;
         for (cell, end) in range.zip(cursors) {
             if end - start > 1 {
+                check()?;
                 let mut stream = streams.open(Stage::Shuffle, (cells.start + cell) as u64);
-                rng::shuffle(&mut positions[start..end], &mut stream);
+                rng::shuffle(&mut positions[start..end], &mut stream, check)?;
             }
             start = end;
         }
-    });
+        Ok(())
+    })?;
+    Ok(())
 }
 
 /// Draws the cells, less `first_cell`, of the positions of one chunk: position `m` of it takes the sixteen bits from
@@ -133,13 +141,6 @@ fn draw_cells<C: Position>(spreads: &[Spread], chunk: usize, streams: Streams, f
     }
 }
 
-/// The cell of a key: its leading bits.
-#[inline]
-pub(crate) fn cell_of(key: u64) -> usize {
-    let dropped = (u64::BITS - key.leading_zeros()).saturating_sub(CELL_BITS);
-    ((u64::from(dropped) << (CELL_BITS - 1)) + (key >> dropped)) as usize
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -164,15 +165,6 @@ mod tests {
             let share = (n - noise.partition_point(|&tokens| tokens < k)) as f64 / n as f64;
             let expected = (-f64::from(k) / MEAN as f64).exp();
             assert!((share - expected).abs() < bound, "{share} of the samples stray {k} tokens, not {expected}");
-        }
-    }
-
-    #[test]
-    fn cells_are_narrow_and_in_order() {
-        for key in [0, 1, 8_191, 8_192, 8_193, 16_383, 16_384, 1 << 40, u64::MAX - 1] {
-            let width = if key < 1 << CELL_BITS { 1 } else { key >> (CELL_BITS - 1) };
-            assert!(cell_of(key + 1) == cell_of(key) || cell_of(key + 1) == cell_of(key) + 1);
-            assert!(cell_of(key.saturating_add(width)) > cell_of(key) || key + 1 == u64::MAX);
         }
     }
 

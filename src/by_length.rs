@@ -4,10 +4,14 @@
 //! counting and read from nowhere.
 use crate::admission::{Census, Overlong};
 use crate::boundaries::Class;
-use crate::by_key::{Spread, cell_of, shuffle_by_key};
+use crate::by_key::{Spread, shuffle_by_key};
+use crate::cells::{self, cell_of};
+use crate::error::Result;
 use crate::exponential::LARGEST_DEVIATE;
 use crate::lengths::{Length, zeros};
+use crate::memory;
 use crate::rng::{self, Stage, Streams};
+use crate::threads::{BETWEEN_CHECKS, Check};
 
 /// Every `HINT`-th position keeps its run, so that the run of any position is a few steps away.
 const HINT: usize = 64;
@@ -59,30 +63,33 @@ pub(crate) struct ByLength<P> {
 
 impl<P: Position> ByLength<P> {
     /// Returns the order and the samples left out, ascending. No sample strays in it yet.
-    pub(crate) fn of<L: Length>(census: &Census<'_, L>, overlong: Overlong) -> (Self, LeftOut) {
-        let (mut sorted, all_runs) = sort::<L, P>(census);
+    pub(crate) fn of<L: Length>(
+        census: &Census<'_, L>,
+        overlong: Overlong,
+        check: Check<'_>,
+    ) -> Result<(Self, LeftOut)> {
+        let (mut sorted, all_runs) = sort::<L, P>(census, check)?;
         let start_of = |length: u64| match all_runs.get(all_runs.partition_point(|run| run.length < length)) {
             Some(run) => run.start,
             None => sorted.len(),
         };
         let admitted = start_of(1)..start_of(census.longest_admissible.saturating_add(1));
         sorted[admitted.end..].sort_unstable();
-        let overlong_ones = sorted.split_off(admitted.end);
-        let mut dropped = sorted.clone();
-        dropped.truncate(admitted.start);
-        sorted.drain(..admitted.start);
+        let overlong_ones = memory::collect(sorted.drain(admitted.end..))?;
+        let mut dropped = memory::collect(sorted.drain(..admitted.start))?;
         let length = |i: &P| -> u64 { census.lengths[i.get()].into() };
         let mut kept = Vec::new();
         if overlong == Overlong::Keep {
-            kept.extend(overlong_ones.iter().map(length));
-            sorted.extend(overlong_ones);
+            kept = memory::collect(overlong_ones.iter().map(length))?;
+            sorted.extend(overlong_ones); // which it held before
         } else {
+            memory::reserve(&mut dropped, overlong_ones.len())?;
             dropped.extend(overlong_ones);
             dropped.sort_unstable();
         }
         let index = |i: &P| census.selection.index(i.get());
         let left_out = LeftOut {
-            samples: dropped.iter().map(index).collect(),
+            samples: memory::collect(dropped.iter().map(index))?,
             tokens: dropped.iter().map(|i| u128::from(length(i))).sum(),
         };
         if census.selection.indices.is_some() {
@@ -91,15 +98,15 @@ impl<P: Position> ByLength<P> {
             }
         }
         let runs = all_runs.into_iter().filter(|run| admitted.contains(&run.start));
-        let runs: Vec<Run> = runs.map(|run| Run { start: run.start - admitted.start, ..run }).collect();
+        let runs: Vec<Run> = memory::collect(runs.map(|run| Run { start: run.start - admitted.start, ..run }))?;
         let mut run = 0;
         let hints = (0..admitted.len()).step_by(HINT).map(|position| {
             run += runs[run..].partition_point(|run| run.start <= position) - 1;
             run as u32
         });
-        let hints = hints.collect();
+        let hints = memory::collect(hints)?;
         let n_admitted = admitted.len();
-        (Self { indices: sorted, n_admitted, runs, hints, kept, spreads: Vec::new() }, left_out)
+        Ok((Self { indices: sorted, n_admitted, runs, hints, kept, spreads: Vec::new() }, left_out))
     }
 
     pub(crate) fn n_samples(&self) -> usize {
@@ -111,10 +118,14 @@ impl<P: Position> ByLength<P> {
     }
 
     /// Replaces positions by the samples there. In order of the key, what is read lies close together.
-    pub(crate) fn to_indices(&self, positions: &mut [P]) {
-        for position in positions {
-            *position = self.indices[position.get()];
+    pub(crate) fn to_indices(&self, positions: &mut [P], check: Check<'_>) -> Result<()> {
+        for chunk in positions.chunks_mut(BETWEEN_CHECKS) {
+            check()?;
+            for position in chunk {
+                *position = self.indices[position.get()];
+            }
         }
+        Ok(())
     }
 
     /// The length of the sample at a position, tokens.
@@ -132,38 +143,40 @@ impl<P: Position> ByLength<P> {
     }
 
     /// Gives the samples of each class a spread, in units of 2^-16 tokens.
-    pub(crate) fn set_spreads(&mut self, classes: &[Class], means: &[u64]) {
+    pub(crate) fn set_spreads(&mut self, classes: &[Class], means: &[u64]) -> Result<()> {
         let mut end = 0;
         let spread = |(class, &mean): (&Class, &u64)| {
             end += class.n_samples as usize;
             Spread { end, padded: class.padded, mean }
         };
-        self.spreads = classes.iter().zip(means).map(spread).collect();
+        self.spreads = memory::collect(classes.iter().zip(means).map(spread))?;
+        Ok(())
     }
 
     /// All positions, in a new order: the admitted ones by key, in random order where keys are alike, then the kept
     /// over-long ones. `noise`, in eighths: how far samples stray, from not at all to as far as their spreads say.
-    pub(crate) fn shuffled(&self, streams: Streams, noise: u64, n_threads: usize) -> Vec<P> {
-        let spreads: Vec<Spread> = self.spreads.iter().map(|spread| spread.times(noise)).collect();
+    pub(crate) fn shuffled(&self, streams: Streams, noise: u64, n_threads: usize, check: Check<'_>) -> Result<Vec<P>> {
+        let spreads: Vec<Spread> = memory::collect(self.spreads.iter().map(|spread| spread.times(noise)))?;
         let Some(last) = spreads.iter().map(|spread| spread.key(LARGEST_DEVIATE)).max().filter(|_| noise > 0) else {
-            let mut positions: Vec<P> = (0..self.n_samples()).map(P::new).collect();
+            let mut positions: Vec<P> = memory::collect((0..self.n_samples()).map(P::new))?;
             let mut start = 0;
             for (i, spread) in self.spreads.iter().enumerate() {
-                rng::shuffle(&mut positions[start..spread.end], &mut streams.open(Stage::Shuffle, i as u64));
+                check()?;
+                rng::shuffle(&mut positions[start..spread.end], &mut streams.open(Stage::Shuffle, i as u64), check)?;
                 start = spread.end;
             }
-            return positions;
+            return Ok(positions);
         };
         let cells = cell_of(spreads[0].padded)..cell_of(last) + 1;
-        let mut positions = vec![P::default(); self.n_samples()];
+        let mut positions = memory::filled(P::default(), self.n_samples())?;
         let (admitted, kept) = positions.split_at_mut(self.n_admitted);
         if u16::try_from(cells.len()).is_ok() {
-            shuffle_by_key::<P, u16>(admitted, &spreads, cells, streams, n_threads);
+            shuffle_by_key::<P, u16>(admitted, &spreads, cells, streams, n_threads, check)?;
         } else {
-            shuffle_by_key::<P, u32>(admitted, &spreads, cells, streams, n_threads);
+            shuffle_by_key::<P, u32>(admitted, &spreads, cells, streams, n_threads, check)?;
         }
         kept.iter_mut().zip(self.n_admitted..).for_each(|(kept, position)| *kept = P::new(position));
-        positions
+        Ok(positions)
     }
 }
 
@@ -175,33 +188,37 @@ pub(crate) struct LeftOut {
 }
 
 /// All samples by (length, index), and the run of each length.
-fn sort<L: Length, P: Position>(census: &Census<'_, L>) -> (Vec<P>, Vec<Run>) {
+fn sort<L: Length, P: Position>(census: &Census<'_, L>, check: Check<'_>) -> Result<(Vec<P>, Vec<Run>)> {
     let mut runs: Vec<Run> = Vec::new();
     if let Some(counts) = &census.counts {
-        let mut cursors = zeros::<u32>();
+        let mut cursors = zeros::<u32>()?;
         let mut start = 0;
         for (length, &n_samples) in counts.iter().enumerate().filter(|&(_, &n_samples)| n_samples > 0) {
-            runs.push(Run { length: length as u64, start: start as usize });
+            memory::push(&mut runs, Run { length: length as u64, start: start as usize })?;
             cursors[length] = start;
             start += n_samples;
         }
-        let mut sorted = vec![P::default(); census.lengths.len()];
-        for (i, &length) in census.lengths.iter().enumerate() {
-            let cursor = &mut cursors[length.in_table()];
-            sorted[*cursor as usize] = P::new(i);
-            *cursor += 1;
+        let mut sorted = memory::filled(P::default(), census.lengths.len())?;
+        for (chunk, lengths) in census.lengths.chunks(BETWEEN_CHECKS).enumerate() {
+            check()?;
+            for (i, &length) in (chunk * BETWEEN_CHECKS..).zip(lengths) {
+                let cursor = &mut cursors[length.in_table()];
+                sorted[*cursor as usize] = P::new(i);
+                *cursor += 1;
+            }
         }
-        return (sorted, runs);
+        return Ok((sorted, runs));
     }
-    let mut pairs: Vec<(L, P)> = census.lengths.iter().enumerate().map(|(i, &length)| (length, P::new(i))).collect();
-    pairs.sort_unstable();
+    let pairs = census.lengths.iter().enumerate().map(|(i, &length)| (length, P::new(i)));
+    let pairs =
+        cells::sort(pairs, |(length, _)| length.into() - census.shortest, census.longest - census.shortest, check)?;
     for (start, &(length, _)) in pairs.iter().enumerate() {
         let length = length.into();
         if runs.last().is_none_or(|run| run.length != length) {
-            runs.push(Run { length, start });
+            memory::push(&mut runs, Run { length, start })?;
         }
     }
-    (pairs.into_iter().map(|(_, i)| i).collect(), runs)
+    Ok((memory::collect(pairs.into_iter().map(|(_, i)| i))?, runs))
 }
 
 #[cfg(test)]
@@ -209,17 +226,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_position_knows_its_length() {
+    fn every_position_knows_its_length() -> Result<()> {
         let lengths: Vec<u32> = (0..1_000_u32).map(|i| 1 + i * i % 700).chain([70_000, 0]).collect();
         let selection = crate::admission::Selection { indices: None, n_samples: lengths.len() };
         let model = crate::Options::default().cost;
-        let census = Census::of(&lengths, &selection, &model);
-        let (samples, left_out) = ByLength::<u32>::of(&census, Overlong::Drop);
+        let census = Census::of(&lengths, &selection, &model)?;
+        let (samples, left_out) = ByLength::<u32>::of(&census, Overlong::Drop, &|| Ok(()))?;
         assert_eq!(left_out.samples, [1_001]);
         let mut indices: Vec<u32> = (0..samples.n_samples() as u32).collect();
         let found: Vec<u64> = indices.iter().map(|&position| samples.length(position)).collect();
-        samples.to_indices(&mut indices);
+        samples.to_indices(&mut indices, &|| Ok(()))?;
         assert!(indices.iter().map(|&i| u64::from(lengths[i as usize])).eq(found.iter().copied()));
         assert!(found.is_sorted());
+        Ok(())
     }
 }

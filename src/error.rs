@@ -4,7 +4,7 @@ use std::fmt;
 /// The result of everything that checks its input.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// A mistake in what the caller passed. [`Display`](fmt::Display) is the full text that Python users see.
+/// Why there is no plan, mostly a mistake in what the caller passed. [`Display`](fmt::Display) is the full text that Python users see.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
@@ -164,6 +164,13 @@ pub enum Error {
         /// The number that the batch count must be a multiple of.
         window: u64,
     },
+    /// Memory that the system does not give.
+    OutOfMemory {
+        /// The size of the array that found no room.
+        n_bytes: usize,
+    },
+    /// A caller that wants the call to end early.
+    Interrupted,
 }
 
 impl Error {
@@ -285,6 +292,11 @@ impl fmt::Display for Error {
                 "constant_count with window = {window} asks for {n_batches} batches, more than the {n_samples} samples; \
                  lower window (in a sampler: world_size * accumulation_steps), or plan more samples"
             ),
+            Self::OutOfMemory { n_bytes } => write!(
+                f,
+                "there is no memory for an array of {n_bytes} bytes; free memory, or pass fewer samples at a time"
+            ),
+            Self::Interrupted => f.write_str("planning was interrupted"),
         }
     }
 }

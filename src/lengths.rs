@@ -1,4 +1,6 @@
 //! The lengths of all samples, in as few bits as hold them.
+use crate::error::Result;
+use crate::memory;
 
 /// Lengths below this are counted and looked up in a table, longer ones sorted and bisected.
 pub(crate) const TABLE_SIZE: usize = 1 << 16;
@@ -33,7 +35,7 @@ impl<'a> From<&'a [u64]> for Lengths<'a> {
 }
 
 /// A length as it comes in.
-pub(crate) trait Length: Copy + Into<u64> + Ord + Send + Sync {
+pub(crate) trait Length: Copy + Default + Into<u64> + Ord + Send + Sync {
     /// The lowest 16 bits, which are the whole length if it is below `TABLE_SIZE`. Indexing a table of that size with
     /// them needs no bounds check.
     fn in_table(self) -> usize;
@@ -53,9 +55,9 @@ impl_length!(u16, u32, u64);
 
 /// A table of one value for each length below `TABLE_SIZE`.
 #[allow(clippy::unnecessary_box_returns, reason = "too large for the stack")]
-pub(crate) fn zeros<T: Clone + Default>() -> Box<[T; TABLE_SIZE]> {
-    match vec![T::default(); TABLE_SIZE].into_boxed_slice().try_into() {
-        Ok(table) => table,
+pub(crate) fn zeros<T: Clone + Default>() -> Result<Box<[T; TABLE_SIZE]>> {
+    match memory::filled(T::default(), TABLE_SIZE)?.into_boxed_slice().try_into() {
+        Ok(table) => Ok(table),
         Err(_) => unreachable!("the vector was made with TABLE_SIZE elements"),
     }
 }

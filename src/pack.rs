@@ -2,7 +2,10 @@
 use std::ops::Range;
 
 use crate::cost::CostModel;
+use crate::error::Result;
+use crate::memory;
 use crate::rng::{self, Stage, Streams};
+use crate::threads::{BETWEEN_CHECKS, Check};
 
 /// A run of samples that are trained together.
 #[derive(Clone, Copy, Debug)]
@@ -42,14 +45,18 @@ pub(crate) fn pack<R: Copy + Ord>(
     length: impl Fn(R) -> u64,
     (bucket, start_of_bucket, top): (i32, usize, u64),
     model: &CostModel,
-) -> Packed {
+    check: Check<'_>,
+) -> Result<Packed> {
     let mut packed = Packed::default();
     if samples.is_empty() {
-        return packed;
+        return Ok(packed);
     }
     let cap_of_all = model.cap(top);
     let mut start = 0;
     while let Some(first) = longest(&samples[start..samples.len().min(start + cap_of_all)]) {
+        if packed.batches.len() % BETWEEN_CHECKS == 0 {
+            check()?;
+        }
         // These always fit, so only their maximum matters: one comparison a sample, without a branch.
         let mut end = samples.len().min(start + cap_of_all);
         let (mut longest, mut cap) = (first, model.cap(length(first)));
@@ -73,11 +80,12 @@ pub(crate) fn pack<R: Copy + Ord>(
             end += 1;
         }
         let n_samples = end - start;
-        packed.batches.push(Batch { start: start_of_bucket + start, n_samples, longest: length(longest), bucket });
+        let batch = Batch { start: start_of_bucket + start, n_samples, longest: length(longest), bucket };
+        memory::push(&mut packed.batches, batch)?;
         start = end;
     }
     packed.closed.by_bucket_end += 1;
-    packed
+    Ok(packed)
 }
 
 /// The largest of the samples; `None` where there is none.
@@ -96,20 +104,22 @@ pub(crate) struct Packed {
     pub n_splits: u64,
 }
 
-impl std::ops::AddAssign for Packed {
-    fn add_assign(&mut self, other: Self) {
-        self.batches.extend(other.batches);
+impl Packed {
+    pub(crate) fn append(&mut self, mut other: Self) -> Result<()> {
+        memory::reserve(&mut self.batches, other.batches.len())?;
+        self.batches.append(&mut other.batches);
         self.closed += other.closed;
         self.n_splits += other.n_splits;
+        Ok(())
     }
 }
 
 /// The kept over-long samples, each in a batch of its own.
-pub(crate) fn alone(lengths: impl Iterator<Item = u64>, start: usize) -> Packed {
-    let batches: Vec<Batch> =
-        (start..).zip(lengths).map(|(start, longest)| Batch { start, n_samples: 1, longest, bucket: -1 }).collect();
+pub(crate) fn alone(lengths: impl Iterator<Item = u64>, start: usize) -> Result<Packed> {
+    let batch = |(start, longest)| Batch { start, n_samples: 1, longest, bucket: -1 };
+    let batches = memory::collect((start..).zip(lengths).map(batch))?;
     let by_budget = batches.len() as u64;
-    Packed { batches, closed: Closed { by_budget, ..Closed::default() }, n_splits: 0 }
+    Ok(Packed { batches, closed: Closed { by_budget, ..Closed::default() }, n_splits: 0 })
 }
 
 /// Splits batches until there are `n_batches`: in every round a random choice of those with two samples or more, each
@@ -120,15 +130,16 @@ pub(crate) fn split(
     n_batches: usize,
     streams: Streams,
     longest: impl Fn(Range<usize>, i32) -> u64,
-) -> u64 {
+    check: Check<'_>,
+) -> Result<u64> {
     let n_packed = batches.len();
     for round in 0.. {
         let missing = n_batches.saturating_sub(batches.len());
-        let mut chosen: Vec<usize> = (0..batches.len()).filter(|&i| batches[i].n_samples >= 2).collect();
+        let mut chosen: Vec<usize> = memory::collect((0..batches.len()).filter(|&i| batches[i].n_samples >= 2))?;
         if missing == 0 || chosen.is_empty() {
             break;
         }
-        rng::shuffle(&mut chosen, &mut streams.open(Stage::Split, round));
+        rng::shuffle(&mut chosen, &mut streams.open(Stage::Split, round), check)?;
         chosen.truncate(missing);
         chosen.sort_unstable();
         let mut chosen = chosen.into_iter().peekable();
@@ -138,20 +149,18 @@ pub(crate) fn split(
             longest: longest(start..start + n_samples, bucket),
             bucket,
         };
-        *batches = batches
-            .iter()
-            .enumerate()
-            .flat_map(|(i, &batch)| {
-                let Batch { start, n_samples, bucket, .. } = batch;
-                if chosen.next_if_eq(&i).is_none() {
-                    return [Some(batch), None];
-                }
-                let n_second = n_samples / 2;
-                let n_first = n_samples - n_second;
-                [Some(part(start, n_first, bucket)), Some(part(start + n_first, n_second, bucket))]
-            })
-            .flatten()
-            .collect();
+        let mut parts = memory::with_capacity(batches.len() + chosen.len())?;
+        for (i, &batch) in batches.iter().enumerate() {
+            if chosen.next_if_eq(&i).is_none() {
+                parts.push(batch);
+                continue;
+            }
+            let Batch { start, n_samples, bucket, .. } = batch;
+            let n_second = n_samples / 2;
+            let n_first = n_samples - n_second;
+            parts.extend([part(start, n_first, bucket), part(start + n_first, n_second, bucket)]);
+        }
+        *batches = parts;
     }
-    (batches.len() - n_packed) as u64
+    Ok((batches.len() - n_packed) as u64)
 }

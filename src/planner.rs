@@ -9,6 +9,7 @@ use crate::by_length::{ByLength, Position};
 use crate::cost::CostModel;
 use crate::error::{Error, Result};
 use crate::lengths::{Length, Lengths};
+use crate::memory;
 use crate::options::{Options, Strategy};
 use crate::order::order;
 use crate::pack::{Batch, Packed, alone, longest, pack, split};
@@ -17,7 +18,7 @@ use crate::record::{Record, Records, with_records};
 use crate::rng::{self, N_ATTEMPTS, N_PILOTS, Stage, Streams};
 use crate::shapes::PaddedLengths;
 use crate::sorted::{pack_through, sorted};
-use crate::threads;
+use crate::threads::{self, BETWEEN_CHECKS, Check};
 
 /// Lengths validated and sorted once, for the plans of any number of epochs.
 #[derive(Clone, Debug)]
@@ -56,6 +57,9 @@ macro_rules! with_samples {
     };
 }
 
+/// Nothing ends the call early.
+const NEVER: Check<'_> = &|| Ok(());
+
 impl Planner {
     /// Validates options and lengths, finds the boundaries and sorts the samples.
     ///
@@ -77,30 +81,49 @@ impl Planner {
         admitted: Option<&[bool]>,
         options: Options,
     ) -> Result<Self> {
+        Self::until(NEVER, lengths.into(), admitted, options)
+    }
+
+    /// Like `of_admitted`, until `check` returns an error.
+    pub(crate) fn until(
+        check: Check<'_>,
+        lengths: Lengths<'_>,
+        admitted: Option<&[bool]>,
+        options: Options,
+    ) -> Result<Self> {
         options.validate()?;
-        let planner = match lengths.into() {
-            Lengths::U16(lengths) => Self::of_selected(lengths, admitted, options),
-            Lengths::U32(lengths) => Self::of_selected(lengths, admitted, options),
-            Lengths::U64(lengths) => Self::of_selected(lengths, admitted, options),
+        let planner = match lengths {
+            Lengths::U16(lengths) => Self::of_selected(lengths, admitted, options, check),
+            Lengths::U32(lengths) => Self::of_selected(lengths, admitted, options, check),
+            Lengths::U64(lengths) => Self::of_selected(lengths, admitted, options, check),
         }?;
-        let (n_samples, window) = (planner.n_samples(), planner.options.window);
-        if planner.options.constant_count && planner.n_batches() > n_samples {
-            return Err(Error::TooFewSamples { n_samples, n_batches: planner.n_batches(), window });
+        if planner.options.constant_count {
+            let (n_samples, window) = (planner.n_samples(), planner.options.window);
+            let n_batches = planner.n_batches_until(check)?;
+            if n_batches > n_samples {
+                return Err(Error::TooFewSamples { n_samples, n_batches, window });
+            }
         }
         Ok(planner)
     }
 
-    fn of_selected<L: Length>(lengths: &[L], admitted: Option<&[bool]>, options: Options) -> Result<Self> {
+    fn of_selected<L: Length>(
+        lengths: &[L],
+        admitted: Option<&[bool]>,
+        options: Options,
+        check: Check<'_>,
+    ) -> Result<Self> {
         let n_samples = lengths.len();
         let Some(admitted) = admitted else {
-            return Self::of(lengths, &Selection { indices: None, n_samples }, options);
+            return Self::of(lengths, &Selection { indices: None, n_samples }, options, check);
         };
         if admitted.len() != n_samples {
             return Err(Error::MaskSize { n_admitted: admitted.len(), n_samples });
         }
-        let indices: Vec<usize> = (0..n_samples).filter(|&i| admitted[i]).collect();
-        let selected: Vec<L> = indices.iter().map(|&i| lengths[i]).collect();
-        let mut planner = Self::of(&selected, &Selection { indices: Some(indices), n_samples }, options)?;
+        let indices: Vec<usize> = memory::collect((0..n_samples).filter(|&i| admitted[i]))?;
+        let selected: Vec<L> = memory::collect(indices.iter().map(|&i| lengths[i]))?;
+        let mut planner = Self::of(&selected, &Selection { indices: Some(indices), n_samples }, options, check)?;
+        memory::reserve(&mut planner.dropped, n_samples - selected.len())?;
         planner.dropped.extend((0..n_samples).filter(|&i| !admitted[i]));
         planner.dropped.sort_unstable();
         let not_admitted = lengths.iter().zip(admitted).filter(|&(_, &admitted)| !admitted);
@@ -108,20 +131,22 @@ impl Planner {
         Ok(planner)
     }
 
-    fn of<L: Length>(lengths: &[L], selection: &Selection, options: Options) -> Result<Self> {
+    fn of<L: Length>(lengths: &[L], selection: &Selection, options: Options, check: Check<'_>) -> Result<Self> {
         let mut model = options.cost.clone();
         if let Some(PaddedLengths::List(list)) = &options.padded_lengths {
             model.padded_lengths.clone_from(list);
         }
-        let census = Census::of(lengths, selection, &model);
+        let census = Census::of(lengths, selection, &model)?;
         census.check(&model, options.empty, options.overlong)?;
         if let Some(padded_lengths) = &options.padded_lengths {
-            model.padded_lengths = padded_lengths.choose(&census.histogram(), &model);
+            model.padded_lengths = padded_lengths.choose(&census.histogram(check)?, &model, check)?;
         }
         let hard = match (options.strategy, &options.boundaries) {
             (Strategy::Random, _) => Some(bucket::one_bucket(&census)),
             (Strategy::Sorted, _) | (_, Boundaries::RepeatWeight(_) | Boundaries::PaddingTarget(_)) => None,
-            (_, Boundaries::Optimal(n_buckets)) => Some(boundaries::optimal(&census.histogram(), &model, *n_buckets)),
+            (_, Boundaries::Optimal(n_buckets)) => {
+                Some(boundaries::optimal(&census.histogram(check)?, &model, *n_buckets, check)?)
+            }
             (_, Boundaries::Edges(edges)) => {
                 census.check_edges(edges)?;
                 Some(edges.clone())
@@ -129,15 +154,15 @@ impl Planner {
         };
         let (samples, boundaries, left_out) = match hard {
             Some(edges) => {
-                let (records, buckets, left_out) = bucket::partition(&census, edges.clone(), options.overlong);
+                let (records, buckets, left_out) = bucket::partition(&census, edges.clone(), options.overlong, check)?;
                 (Samples::InBuckets(records, buckets), edges, left_out)
             }
             None if u32::try_from(selection.n_samples).is_ok() => {
-                let (samples, edges, left_out) = sorted(&census, &model, &options);
+                let (samples, edges, left_out) = sorted(&census, &model, &options, check)?;
                 (Samples::Sorted(samples), edges, left_out)
             }
             None => {
-                let (samples, edges, left_out) = sorted(&census, &model, &options);
+                let (samples, edges, left_out) = sorted(&census, &model, &options, check)?;
                 (Samples::SortedWide(samples), edges, left_out)
             }
         };
@@ -154,52 +179,68 @@ impl Planner {
     }
 
     /// Plans one epoch. `O(n_samples)`, with up to 24 bytes a sample beside what the planner holds.
-    #[must_use]
-    pub fn plan(&self, seed: u64, epoch: u64) -> EpochPlan {
-        let mut indices = vec![0; self.n_samples()];
-        let plan = self.plan_to(&mut indices, seed, epoch);
-        EpochPlan { indices, ..plan }
+    ///
+    /// # Errors
+    ///
+    /// The system has not enough memory.
+    pub fn plan(&self, seed: u64, epoch: u64) -> Result<EpochPlan> {
+        let mut indices = memory::filled(0, self.n_samples())?;
+        let plan = self.plan_to(&mut indices, seed, epoch, NEVER)?;
+        Ok(EpochPlan { indices, ..plan })
     }
 
     /// Plans one epoch in the planner's own memory, which saves a copy of it.
-    #[must_use]
-    pub fn into_plan(self, seed: u64, epoch: u64) -> EpochPlan {
-        let mut indices = vec![0; self.n_samples()];
-        let plan = self.into_plan_to(&mut indices, seed, epoch);
-        EpochPlan { indices, ..plan }
+    ///
+    /// # Errors
+    ///
+    /// The system has not enough memory.
+    pub fn into_plan(self, seed: u64, epoch: u64) -> Result<EpochPlan> {
+        let mut indices = memory::filled(0, self.n_samples())?;
+        let plan = self.into_plan_to(&mut indices, seed, epoch, NEVER)?;
+        Ok(EpochPlan { indices, ..plan })
     }
 
-    /// Like `plan`, but for the indices, which go to the caller's memory: `[n_samples]`.
-    pub(crate) fn plan_to(&self, indices: &mut [i64], seed: u64, epoch: u64) -> EpochPlan {
+    /// Like `plan`, until `check` returns an error, and but for the indices, which go to the caller's memory:
+    /// `[n_samples]`.
+    pub(crate) fn plan_to(&self, indices: &mut [i64], seed: u64, epoch: u64, check: Check<'_>) -> Result<EpochPlan> {
         let streams = Streams::of(seed, epoch);
         with_samples!(&self.samples, (records, buckets) => {
-            let (records, packed) = self.draw(streams, |streams| {
-                let mut records = records.clone();
-                let packed = self.pack_buckets(&mut records, buckets, streams);
-                (records, packed)
-            });
-            self.finish_buckets(&records, buckets, packed, indices, streams)
+            let (records, packed) = self.draw(streams, check, |streams| {
+                let mut records = memory::collect(records.iter().copied())?;
+                let packed = self.pack_buckets(&mut records, buckets, streams, check)?;
+                Ok((records, packed))
+            })?;
+            self.finish_buckets(&records, buckets, packed, indices, streams, check)
         }, samples => {
-            let (mut positions, mut packed) = self.draw(streams, |streams| self.pack_sorted(samples, streams));
-            self.even_out(&mut packed, streams, |range, _| longest(&positions[range]).map_or(0, |it| samples.length(it)));
-            samples.to_indices(&mut positions);
-            self.write(&positions, Position::get, packed, indices, streams)
+            let (mut positions, mut packed) =
+                self.draw(streams, check, |streams| self.pack_sorted(samples, streams, check))?;
+            let longest_of = |range, _| longest(&positions[range]).map_or(0, |it| samples.length(it));
+            self.even_out(&mut packed, streams, longest_of, check)?;
+            samples.to_indices(&mut positions, check)?;
+            self.write(&positions, Position::get, packed, indices, streams, check)
         })
     }
 
-    /// Like `into_plan`, but for the indices, which go to the caller's memory: `[n_samples]`.
-    pub(crate) fn into_plan_to(mut self, indices: &mut [i64], seed: u64, epoch: u64) -> EpochPlan {
+    /// Like `into_plan`, until `check` returns an error, and but for the indices, which go to the caller's memory:
+    /// `[n_samples]`.
+    pub(crate) fn into_plan_to(
+        mut self,
+        indices: &mut [i64],
+        seed: u64,
+        epoch: u64,
+        check: Check<'_>,
+    ) -> Result<EpochPlan> {
         // Under a constant count the records may be needed again, in their old order.
         if self.options.constant_count || !matches!(self.samples, Samples::InBuckets(..)) {
-            return self.plan_to(indices, seed, epoch);
+            return self.plan_to(indices, seed, epoch, check);
         }
         let Samples::InBuckets(records, buckets) = &mut self.samples else { unreachable!("it was matched above") };
         let (records, buckets) = (std::mem::replace(records, Records::U32(Vec::new())), buckets.clone());
         let streams = Streams::of(seed, epoch);
         with_records!(records, records => {
             let mut records = records;
-            let packed = self.pack_buckets(&mut records, &buckets, streams);
-            self.finish_buckets(&records, &buckets, packed, indices, streams)
+            let packed = self.pack_buckets(&mut records, &buckets, streams, check)?;
+            self.finish_buckets(&records, &buckets, packed, indices, streams, check)
         })
     }
 
@@ -235,83 +276,120 @@ impl Planner {
 
     /// The number of batches of every epoch under `constant_count`: what packing needs, rounded up to a multiple of
     /// `window`.
-    #[must_use]
-    pub fn n_batches(&self) -> usize {
-        let window = usize::try_from(self.options.window).unwrap_or(usize::MAX);
-        self.n_packed_batches().checked_next_multiple_of(window).unwrap_or(usize::MAX)
+    ///
+    /// # Errors
+    ///
+    /// The system has not enough memory.
+    pub fn n_batches(&self) -> Result<usize> {
+        self.n_batches_until(NEVER)
     }
 
     /// The number of batches that packing needs: the most of a few pilot epochs, and 1 / 512 more where they differ.
     /// Without `constant_count`, an epoch may have a few more or less.
-    #[must_use]
-    pub fn n_packed_batches(&self) -> usize {
-        *self.n_packed.get_or_init(|| {
-            let counts = (0..N_PILOTS).map(|number| self.pilot(number).len());
-            let (least, most) = counts.fold((usize::MAX, 0), |(least, most), n| (least.min(n), most.max(n)));
-            if least == most { most } else { (most + most / 512).min(self.n_samples()) }
-        })
+    ///
+    /// # Errors
+    ///
+    /// The system has not enough memory.
+    pub fn n_packed_batches(&self) -> Result<usize> {
+        self.n_packed_batches_until(NEVER)
+    }
+
+    pub(crate) fn n_batches_until(&self, check: Check<'_>) -> Result<usize> {
+        let window = usize::try_from(self.options.window).unwrap_or(usize::MAX);
+        Ok(self.n_packed_batches_until(check)?.checked_next_multiple_of(window).unwrap_or(usize::MAX))
+    }
+
+    pub(crate) fn n_packed_batches_until(&self, check: Check<'_>) -> Result<usize> {
+        if let Some(&n_packed) = self.n_packed.get() {
+            return Ok(n_packed);
+        }
+        let (mut least, mut most) = (usize::MAX, 0);
+        for number in 0..N_PILOTS {
+            let n_batches = self.pilot(number, check)?.len();
+            (least, most) = (least.min(n_batches), most.max(n_batches));
+        }
+        let n_packed = if least == most { most } else { (most + most / 512).min(self.n_samples()) };
+        Ok(*self.n_packed.get_or_init(|| n_packed))
     }
 
     /// The batches of a pilot epoch, in pack order.
-    fn pilot(&self, number: u64) -> Vec<Batch> {
+    fn pilot(&self, number: u64, check: Check<'_>) -> Result<Vec<Batch>> {
         let streams = Streams::of_pilot(number);
         let packed = with_samples!(&self.samples, (records, buckets) => {
-            self.pack_buckets(&mut records.clone(), buckets, streams)
-        }, samples => self.pack_sorted(samples, streams).1);
-        packed.batches
+            self.pack_buckets(&mut memory::collect(records.iter().copied())?, buckets, streams, check)?
+        }, samples => self.pack_sorted(samples, streams, check)?.1);
+        Ok(packed.batches)
     }
 
     /// Draws the epoch until it needs no more batches than the constant count. This ends: the last attempt is in order of
     /// length, and no order needs fewer batches than that.
-    fn draw<T>(&self, streams: Streams, pack: impl Fn(Streams) -> (T, Packed)) -> (T, Packed) {
-        let most = if self.options.constant_count { self.n_batches() } else { usize::MAX };
+    fn draw<T>(
+        &self,
+        streams: Streams,
+        check: Check<'_>,
+        pack: impl Fn(Streams) -> Result<(T, Packed)>,
+    ) -> Result<(T, Packed)> {
+        let most = if self.options.constant_count { self.n_batches_until(check)? } else { usize::MAX };
         for attempt in 0..N_ATTEMPTS {
-            let drawn = pack(Streams { attempt, ..streams });
+            let drawn = pack(Streams { attempt, ..streams })?;
             if drawn.1.batches.len() <= most {
-                return drawn;
+                return Ok(drawn);
             }
         }
         pack(Streams { attempt: N_ATTEMPTS, ..streams })
     }
 
     /// Shuffles the samples in order of length and packs them.
-    fn pack_sorted<P: Position>(&self, samples: &ByLength<P>, streams: Streams) -> (Vec<P>, Packed) {
+    fn pack_sorted<P: Position>(
+        &self,
+        samples: &ByLength<P>,
+        streams: Streams,
+        check: Check<'_>,
+    ) -> Result<(Vec<P>, Packed)> {
         let n_threads = threads::n_threads(self.options.threads, samples.n_samples());
-        let positions = samples.shuffled(streams, N_ATTEMPTS - streams.attempt, n_threads);
-        let packed = pack_through(samples, &positions, &self.model);
-        (positions, packed)
+        let positions = samples.shuffled(streams, N_ATTEMPTS - streams.attempt, n_threads, check)?;
+        let packed = pack_through(samples, &positions, &self.model, check)?;
+        Ok((positions, packed))
     }
 
     /// Shuffles and packs the records bucket by bucket.
-    fn pack_buckets<R: Record>(&self, records: &mut [R], buckets: &Buckets, streams: Streams) -> Packed {
+    fn pack_buckets<R: Record>(
+        &self,
+        records: &mut [R],
+        buckets: &Buckets,
+        streams: Streams,
+        check: Check<'_>,
+    ) -> Result<Packed> {
         let end_of_buckets = buckets.starts[buckets.len()];
         let (mut in_buckets, kept) = records.split_at_mut(end_of_buckets);
-        let mut tasks = Vec::with_capacity(buckets.len());
+        let mut tasks = memory::with_capacity(buckets.len())?;
         for (i, ends) in buckets.starts.windows(2).enumerate() {
             let (bucket, rest) = in_buckets.split_at_mut(ends[1] - ends[0]);
             tasks.push((i, bucket));
             in_buckets = rest;
         }
         // Large buckets first: tasks are taken from the end.
-        tasks.sort_by_key(|(_, bucket)| bucket.len());
+        tasks.sort_unstable_by_key(|(i, bucket)| (bucket.len(), *i));
         let n_threads = threads::n_threads(self.options.threads, end_of_buckets);
-        let mut of_buckets = threads::for_each(tasks, n_threads, |(i, bucket): (usize, &mut [R])| {
+        let mut of_buckets = threads::for_each(tasks, n_threads, check, |(i, bucket): (usize, &mut [R])| {
             let codec = buckets.codec(i as i32);
-            rng::shuffle(bucket, &mut streams.open(Stage::Shuffle, i as u64));
+            rng::shuffle(bucket, &mut streams.open(Stage::Shuffle, i as u64), check)?;
             if streams.attempt == N_ATTEMPTS {
-                bucket.sort_by_key(|&record| codec.length(record));
+                let mut keyed = memory::collect((0_usize..).zip(bucket.iter().copied()))?;
+                keyed.sort_unstable_by_key(|&(place, record)| (codec.length(record), place));
+                bucket.iter_mut().zip(keyed).for_each(|(record, (_, sorted))| *record = sorted);
             }
             let at = (i as i32, buckets.starts[i], buckets.top(i));
-            (i, pack(bucket, |record| codec.length(record), at, &self.model))
-        });
+            Ok((i, pack(bucket, |record| codec.length(record), at, &self.model, check)?))
+        })?;
         of_buckets.sort_unstable_by_key(|&(i, _)| i);
         let mut packed = Packed::default();
         for (_, of_bucket) in of_buckets {
-            packed += of_bucket;
+            packed.append(of_bucket)?;
         }
         let codec = buckets.codec(-1);
-        packed += alone(kept.iter().map(|&record| codec.length(record)), end_of_buckets);
-        packed
+        packed.append(alone(kept.iter().map(|&record| codec.length(record)), end_of_buckets)?)?;
+        Ok(packed)
     }
 
     fn finish_buckets<R: Record>(
@@ -321,18 +399,27 @@ impl Planner {
         mut packed: Packed,
         indices: &mut [i64],
         streams: Streams,
-    ) -> EpochPlan {
-        self.even_out(&mut packed, streams, |range, bucket| {
+        check: Check<'_>,
+    ) -> Result<EpochPlan> {
+        let longest_of = |range: Range<usize>, bucket| {
             longest(&records[range]).map_or(0, |record| buckets.codec(bucket).length(record))
-        });
-        self.write(records, |record| record.index(buckets.index_bits), packed, indices, streams)
+        };
+        self.even_out(&mut packed, streams, longest_of, check)?;
+        self.write(records, |record| record.index(buckets.index_bits), packed, indices, streams, check)
     }
 
     /// Splits batches up to the constant count.
-    fn even_out(&self, packed: &mut Packed, streams: Streams, longest_of: impl Fn(Range<usize>, i32) -> u64) {
+    fn even_out(
+        &self,
+        packed: &mut Packed,
+        streams: Streams,
+        longest_of: impl Fn(Range<usize>, i32) -> u64,
+        check: Check<'_>,
+    ) -> Result<()> {
         if self.options.constant_count {
-            packed.n_splits = split(&mut packed.batches, self.n_batches(), streams, longest_of);
+            packed.n_splits = split(&mut packed.batches, self.n_batches_until(check)?, streams, longest_of, check)?;
         }
+        Ok(())
     }
 
     /// Orders the batches and writes them down.
@@ -343,16 +430,17 @@ impl Planner {
         Packed { batches, closed, n_splits }: Packed,
         indices: &mut [i64],
         streams: Streams,
-    ) -> EpochPlan {
+        check: Check<'_>,
+    ) -> Result<EpochPlan> {
         let (model, &Options { window, align_ranks, .. }) = (&self.model, &self.options);
         let mut plan = EpochPlan {
             indices: Vec::new(),
-            offsets: Vec::with_capacity(batches.len() + 1),
-            padded_lengths: Vec::with_capacity(batches.len()),
-            costs: Vec::with_capacity(batches.len()),
-            buckets: Vec::with_capacity(batches.len()),
-            boundaries: self.boundaries.iter().map(|&edge| edge as i64).collect(),
-            dropped: self.dropped.iter().map(|&index| index as i64).collect(),
+            offsets: memory::with_capacity(batches.len() + 1)?,
+            padded_lengths: memory::with_capacity(batches.len())?,
+            costs: memory::with_capacity(batches.len())?,
+            buckets: memory::with_capacity(batches.len())?,
+            boundaries: memory::collect(self.boundaries.iter().map(|&edge| edge as i64))?,
+            dropped: memory::collect(self.dropped.iter().map(|&index| index as i64))?,
             totals: Totals {
                 real_tokens: self.real_tokens,
                 budget_tokens: batches.len() as u128 * u128::from(model.token_budget),
@@ -364,8 +452,12 @@ impl Planner {
             },
         };
         plan.offsets.push(0);
-        let mut position = 0;
-        for i in order(&batches, model, (window, align_ranks), streams) {
+        let (mut position, mut next_check) = (0, 0);
+        for i in order(&batches, model, (window, align_ranks), streams, check)? {
+            if position >= next_check {
+                check()?;
+                next_check = position + BETWEEN_CHECKS;
+            }
             let Batch { start, n_samples, longest, bucket } = batches[i];
             let of_batch = &mut indices[position..position + n_samples];
             for (out, &sample) in of_batch.iter_mut().zip(&samples[start..start + n_samples]) {
@@ -380,7 +472,7 @@ impl Planner {
             plan.totals.padded_tokens += n_samples as u128 * u128::from(padded_length);
             plan.totals.cost += cost;
         }
-        plan
+        Ok(plan)
     }
 
     fn bucket_of(&self, length: u64) -> i32 {
@@ -394,5 +486,5 @@ impl Planner {
 ///
 /// Names the first option or length that cannot be accepted.
 pub fn pack_epoch<'a>(lengths: impl Into<Lengths<'a>>, seed: u64, epoch: u64, options: Options) -> Result<EpochPlan> {
-    Ok(Planner::new(lengths, options)?.into_plan(seed, epoch))
+    Planner::new(lengths, options)?.into_plan(seed, epoch)
 }

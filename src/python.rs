@@ -3,11 +3,16 @@
 //! Arrays come in whole and go out whole. Lengths are copied, narrowed and checked while attached to the interpreter;
 //! planning runs detached; the finished vectors become NumPy arrays without a copy.
 use numpy::{Element, IntoPyArray, PyArray1, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pyo3::exceptions::{PyMemoryError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::{Closed, EpochPlan, Error, Lengths, Options, Planner, Totals};
+use crate::threads::Check;
+use crate::{Closed, EpochPlan, Error, Lengths, Options, Planner, Totals, memory};
 
 mod collate;
 mod options;
@@ -33,7 +38,11 @@ mod _core {
 
 impl From<Error> for PyErr {
     fn from(error: Error) -> Self {
-        PyValueError::new_err(error.to_string())
+        let text = error.to_string();
+        match error {
+            Error::OutOfMemory { .. } => PyMemoryError::new_err(text),
+            _ => PyValueError::new_err(text),
+        }
     }
 }
 
@@ -50,7 +59,7 @@ fn pack_epoch<'py>(
 ) -> PyResult<Bound<'py, PyDict>> {
     let (seed, epoch) = (seed_or_epoch("seed", seed)?, seed_or_epoch("epoch", epoch)?);
     let planner = planner(py, lengths, admitted, options)?;
-    plan_into_numpy(py, planner.n_samples(), |indices| planner.into_plan_to(indices, seed, epoch))
+    plan_into_numpy(py, planner.n_samples(), |indices, check| planner.into_plan_to(indices, seed, epoch, check))
 }
 
 /// Lengths sorted into buckets once; see `bucketshuffle.Planner`.
@@ -77,17 +86,14 @@ impl PyPlanner {
         epoch: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyDict>> {
         let (seed, epoch) = (seed_or_epoch("seed", seed)?, seed_or_epoch("epoch", epoch)?);
-        plan_into_numpy(py, self.0.n_samples(), |indices| self.0.plan_to(indices, seed, epoch))
+        plan_into_numpy(py, self.0.n_samples(), |indices, check| self.0.plan_to(indices, seed, epoch, check))
     }
 
     /// `[n_batches]`, tokens of a row of batches whose longest samples have `longest` tokens.
-    fn padded_length<'py>(&self, longest: &Bound<'py, PyArray1<i64>>) -> Bound<'py, PyArray1<i64>> {
-        let longest_of = longest.readonly();
-        let padded = longest_of
-            .as_array()
-            .into_iter()
-            .map(|&tokens| saturate(self.0.model().padded_length(tokens as u64).into()));
-        padded.collect::<Vec<_>>().into_pyarray(longest.py())
+    fn padded_length<'py>(&self, longest: &Bound<'py, PyArray1<i64>>) -> PyResult<Bound<'py, PyArray1<i64>>> {
+        let (py, longest) = (longest.py(), longest.readonly());
+        let padded = |&tokens: &i64| saturate(self.0.model().padded_length(tokens as u64).into());
+        to_array(py, longest.as_array().into_iter().map(padded))
     }
 
     /// `[n_batches]`, cost of batches of `n_samples` whose longest samples have `longest` tokens.
@@ -95,11 +101,10 @@ impl PyPlanner {
         &self,
         n_samples: &Bound<'py, PyArray1<i64>>,
         longest: &Bound<'py, PyArray1<i64>>,
-    ) -> Bound<'py, PyArray1<i64>> {
-        let (n_samples, longest_of) = (n_samples.readonly(), longest.readonly());
-        let batches = n_samples.as_array().into_iter().zip(longest_of.as_array());
-        let costs = batches.map(|(&n, &tokens)| saturate(self.0.model().batch_cost(n as usize, tokens as u64)));
-        costs.collect::<Vec<_>>().into_pyarray(longest.py())
+    ) -> PyResult<Bound<'py, PyArray1<i64>>> {
+        let (py, n_samples, longest) = (longest.py(), n_samples.readonly(), longest.readonly());
+        let batches = n_samples.as_array().into_iter().zip(longest.as_array());
+        to_array(py, batches.map(|(&n, &tokens)| saturate(self.0.model().batch_cost(n as usize, tokens as u64))))
     }
 
     #[getter]
@@ -109,27 +114,54 @@ impl PyPlanner {
 
     /// The padded lengths that were given or chosen; empty where there are no such.
     #[getter]
-    fn padded_lengths<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
-        self.0.model().padded_lengths.iter().map(|&length| length as i64).collect::<Vec<_>>().into_pyarray(py)
+    fn padded_lengths<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<i64>>> {
+        to_array(py, self.0.model().padded_lengths.iter().map(|&length| length as i64))
     }
 
-    fn n_batches(&self) -> usize {
-        self.0.n_batches()
+    fn n_batches(&self, py: Python<'_>) -> PyResult<usize> {
+        detached(py, |check| self.0.n_batches_until(check))
     }
 
-    fn n_packed_batches(&self) -> usize {
-        self.0.n_packed_batches()
-    }
-
-    #[getter]
-    fn boundaries<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
-        self.0.boundaries().iter().map(|&edge| edge as i64).collect::<Vec<_>>().into_pyarray(py)
+    fn n_packed_batches(&self, py: Python<'_>) -> PyResult<usize> {
+        detached(py, |check| self.0.n_packed_batches_until(check))
     }
 
     #[getter]
-    fn dropped<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
-        self.0.dropped().iter().map(|&index| index as i64).collect::<Vec<_>>().into_pyarray(py)
+    fn boundaries<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<i64>>> {
+        to_array(py, self.0.boundaries().iter().map(|&edge| edge as i64))
     }
+
+    #[getter]
+    fn dropped<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<i64>>> {
+        to_array(py, self.0.dropped().iter().map(|&index| index as i64))
+    }
+}
+
+fn to_array(py: Python<'_>, numbers: impl Iterator<Item = i64>) -> PyResult<Bound<'_, PyArray1<i64>>> {
+    Ok(memory::collect(numbers)?.into_pyarray(py))
+}
+
+/// Runs `work` detached from the interpreter, which has a look at its signals ten times a second: what a handler raises,
+/// such as `KeyboardInterrupt`, ends the work.
+fn detached<T: Send>(py: Python<'_>, work: impl FnOnce(Check<'_>) -> Result<T, Error> + Send) -> PyResult<T> {
+    const PERIOD: Duration = Duration::from_millis(100);
+    let caller = thread::current().id();
+    let (next_look, raised) = (Mutex::new(Instant::now() + PERIOD), OnceLock::new());
+    let check = || {
+        // Only the caller's thread may run handlers.
+        if thread::current().id() == caller {
+            let mut next_look = next_look.lock().unwrap_or_else(PoisonError::into_inner);
+            if Instant::now() >= *next_look {
+                if let Err(error) = Python::attach(|py| py.check_signals()) {
+                    raised.get_or_init(|| error);
+                }
+                *next_look = Instant::now() + PERIOD;
+            }
+        }
+        if raised.get().is_some() { Err(Error::Interrupted) } else { Ok(()) }
+    };
+    let done = py.detach(|| work(&check));
+    done.map_err(|error| raised.into_inner().unwrap_or_else(|| error.into()))
 }
 
 fn planner(
@@ -139,8 +171,12 @@ fn planner(
     options: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<Planner> {
     let (options, lengths) = (options::parse(options)?, OwnedLengths::copy(lengths)?);
-    let admitted = admitted.map(|mask| mask.readonly().as_slice().map(<[bool]>::to_vec)).transpose()?;
-    Ok(py.detach(move || Planner::of_admitted(&lengths, admitted.as_deref(), options))?)
+    let admitted = admitted.map(|mask| copy(mask.readonly().as_slice()?)).transpose()?;
+    detached(py, move |check| Planner::until(check, (&lengths).into(), admitted.as_deref(), options))
+}
+
+fn copy<T: Copy>(items: &[T]) -> PyResult<Vec<T>> {
+    Ok(memory::collect(items.iter().copied())?)
 }
 
 fn saturate(tokens: u128) -> i64 {
@@ -152,12 +188,12 @@ fn saturate(tokens: u128) -> i64 {
 fn plan_into_numpy(
     py: Python<'_>,
     n_samples: usize,
-    plan: impl FnOnce(&mut [i64]) -> EpochPlan + Send,
+    plan: impl FnOnce(&mut [i64], Check<'_>) -> Result<EpochPlan, Error> + Send,
 ) -> PyResult<Bound<'_, PyDict>> {
     let indices = py.import("numpy")?.call_method1("empty", (n_samples, "int64"))?.cast_into::<PyArray1<i64>>()?;
     let mut writable = indices.readwrite();
     let slice = writable.as_slice_mut()?;
-    let plan = py.detach(|| plan(slice));
+    let plan = detached(py, |check| plan(slice, check))?;
     drop(writable);
     to_dict(py, indices, plan)
 }
@@ -242,13 +278,15 @@ impl OwnedLengths {
             all_bits |= word;
             word as u16
         });
-        let narrowed = narrowed.collect();
+        let narrowed = memory::collect(narrowed)?;
         match all_bits {
             0..=0xFFFF => Ok(Self::U16(narrowed)),
-            0x1_0000..=0xFFFF_FFFF => Ok(Self::U32(lengths.iter().map(|&length| to_word(length) as u32).collect())),
+            0x1_0000..=0xFFFF_FFFF => {
+                Ok(Self::U32(memory::collect(lengths.iter().map(|&length| to_word(length) as u32))?))
+            }
             _ => match lengths.iter().position(|&length| signed && (to_word(length) as i64) < 0) {
                 Some(index) => Err(Error::NegativeLength { index, value: to_word(lengths[index]) as i64 }.into()),
-                None => Ok(Self::U64(lengths.iter().map(|&length| to_word(length)).collect())),
+                None => Ok(Self::U64(memory::collect(lengths.iter().map(|&length| to_word(length)))?)),
             },
         }
     }

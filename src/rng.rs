@@ -2,6 +2,10 @@
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
+use crate::error::Result;
+use crate::memory;
+use crate::threads::Check;
+
 /// xoshiro256++ of Blackman and Vigna, <https://prng.di.unimi.it/xoshiro256plusplus.c>.
 pub type Generator = Xoshiro256PlusPlus;
 
@@ -88,20 +92,23 @@ pub fn below(bound: usize, rng: &mut Generator) -> usize {
 }
 
 /// Puts `items` in uniformly random order.
-pub fn shuffle<T: Copy>(items: &mut [T], rng: &mut Generator) {
+pub(crate) fn shuffle<T: Copy>(items: &mut [T], rng: &mut Generator, check: Check<'_>) -> Result<()> {
     if items.len() <= MAX_AT_ONCE {
-        return fisher_yates(items, rng);
+        fisher_yates(items, rng);
+        return Ok(());
     }
     let mut start = 0;
-    for end in divide(items, rng) {
+    for end in divide(items, rng, check)? {
+        check()?;
         fisher_yates(&mut items[start..end], rng);
         start = end;
     }
+    Ok(())
 }
 
 /// Moves each item to one of 256 parts, by the next eight bits of the stream, and returns where the parts end. Shuffled
 /// parts are a shuffled whole (Rao, 1961; Sandelius, 1962), without a cache miss an item.
-fn divide<T: Copy>(items: &mut [T], rng: &mut Generator) -> [usize; 256] {
+fn divide<T: Copy>(items: &mut [T], rng: &mut Generator, check: Check<'_>) -> Result<[usize; 256]> {
     let mut counts = [0; 256];
     let mut ahead = rng.clone();
     for eight in items.chunks(8) {
@@ -114,15 +121,18 @@ fn divide<T: Copy>(items: &mut [T], rng: &mut Generator) -> [usize; 256] {
         next += n_items;
         next - n_items
     });
-    let undivided = items.to_vec();
-    for eight in undivided.chunks(8) {
-        for (&item, part) in eight.iter().zip(rng.next_u64().to_le_bytes()) {
-            let cursor = &mut cursors[usize::from(part)];
-            items[*cursor] = item;
-            *cursor += 1;
+    let undivided = memory::collect(items.iter().copied())?;
+    for at_once in undivided.chunks(MAX_AT_ONCE) {
+        check()?;
+        for eight in at_once.chunks(8) {
+            for (&item, part) in eight.iter().zip(rng.next_u64().to_le_bytes()) {
+                let cursor = &mut cursors[usize::from(part)];
+                items[*cursor] = item;
+                *cursor += 1;
+            }
         }
     }
-    cursors
+    Ok(cursors)
 }
 
 /// Fisher-Yates from the end, with up to six bounded draws from one 64-bit word (Brackett-Rozinsky and Lemire, "Batched

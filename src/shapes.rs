@@ -2,6 +2,7 @@
 use crate::boundaries::{self, MAX_OPTIMAL_BUCKETS};
 use crate::cost::CostModel;
 use crate::error::{Error, Result, check_range};
+use crate::threads::Check;
 
 /// More padded lengths than this are refused.
 const MAX_PADDED_LENGTHS: usize = 1 << 15;
@@ -42,13 +43,13 @@ impl PaddedLengths {
 
     /// The ascending padded lengths. `histogram` holds the ascending distinct lengths of the admitted samples with the
     /// number of samples of each.
-    pub(crate) fn choose(&self, histogram: &[(u64, u64)], model: &CostModel) -> Vec<u64> {
+    pub(crate) fn choose(&self, histogram: &[(u64, u64)], model: &CostModel, check: Check<'_>) -> Result<Vec<u64>> {
         match self {
-            Self::List(lengths) => lengths.clone(),
+            Self::List(lengths) => Ok(lengths.clone()),
             // A batch pads to the end of the range of lengths that holds its longest sample, as a bucket does.
             Self::Count(count) => {
-                let edges = boundaries::optimal(histogram, model, *count);
-                edges[1..].iter().map(|&edge| model.padded_length(edge)).filter(|&length| length > 0).collect()
+                let edges = boundaries::optimal(histogram, model, *count, check)?;
+                Ok(edges[1..].iter().map(|&edge| model.padded_length(edge)).filter(|&length| length > 0).collect())
             }
         }
     }

@@ -14,51 +14,63 @@ use std::collections::VecDeque;
 
 use crate::boundaries::Class;
 use crate::cost::CostModel;
+use crate::error::Result;
+use crate::memory;
+use crate::threads::{BETWEEN_CHECKS, Check};
 
 /// The ends of the buckets of the best partition, each one past the last class of a bucket.
-pub(crate) fn partition(classes: &[Class], model: &CostModel, repeat_weight: f64) -> Vec<usize> {
-    let Some(last) = classes.last() else { return Vec::new() };
-    let n_below: Vec<u64> = std::iter::once(0)
-        .chain(classes.iter().scan(0, |n_below, class| {
-            *n_below += class.n_samples;
-            Some(*n_below)
-        }))
-        .collect();
+pub(crate) fn partition(
+    classes: &[Class],
+    model: &CostModel,
+    repeat_weight: f64,
+    check: Check<'_>,
+) -> Result<Vec<usize>> {
+    let Some(last) = classes.last() else { return Ok(Vec::new()) };
+    let mut n_below: Vec<u64> = memory::filled(0, classes.len() + 1)?;
+    for (i, class) in classes.iter().enumerate() {
+        n_below[i + 1] = n_below[i] + class.n_samples;
+    }
     // Keeps every sum below 2^126; it is 0 unless the data set has more than 2^125 padded tokens.
     let most = u128::from(last.padded) * u128::from(n_below[classes.len()]);
     let shift = if most >> 125 == 0 { 0 } else { 3 };
-    let repeats = repeats(classes, model, repeat_weight);
+    let repeats = repeats(classes, model, repeat_weight)?;
     let cost = |start: usize, end: usize| {
         let n_samples = u128::from(n_below[end] - n_below[start]);
         ((n_samples * u128::from(classes[end - 1].padded)) >> shift) + repeats[end - 1]
     };
-    cheapest(classes.len(), cost)
+    cheapest(classes.len(), cost, check)
 }
 
 /// What each class costs as the end of a bucket, padded tokens: `repeat_weight` times the share of repeated pairs, times
 /// the least padded tokens.
-fn repeats(classes: &[Class], model: &CostModel, repeat_weight: f64) -> Vec<u128> {
-    let caps: Vec<f64> = classes.iter().map(|class| model.cap(class.top) as f64).collect();
+fn repeats(classes: &[Class], model: &CostModel, repeat_weight: f64) -> Result<Vec<u128>> {
+    let caps: Vec<f64> = memory::collect(classes.iter().map(|class| model.cap(class.top) as f64))?;
     let least: f64 = classes.iter().map(|class| class.n_samples as f64 * class.padded as f64).sum();
     let twice_pairs: f64 = classes.iter().zip(&caps).map(|(class, cap)| class.n_samples as f64 * (cap - 1.0)).sum();
     let price = if twice_pairs > 0.0 { repeat_weight * least / twice_pairs } else { 0.0 };
     // A float too large for the integer becomes its largest value.
-    caps.into_iter().map(|cap| ((price * cap * (cap - 1.0)) as u128).min(u128::MAX >> 2)).collect()
+    memory::collect(caps.into_iter().map(|cap| ((price * cap * (cap - 1.0)) as u128).min(u128::MAX >> 2)))
 }
 
 /// Cuts `0..n` into runs of the least total cost, of equal ones those whose last runs start first, and returns their
 /// ends. The best start of a run never moves down as its end moves up.
-fn cheapest(n: usize, cost: impl Fn(usize, usize) -> u128) -> Vec<usize> {
-    let (mut best, mut starts) = (vec![0_u128], vec![0]);
+fn cheapest(n: usize, cost: impl Fn(usize, usize) -> u128, check: Check<'_>) -> Result<Vec<usize>> {
+    let (mut best, mut starts): (Vec<u128>, _) = (memory::with_capacity(n + 1)?, memory::filled(0, n + 1)?);
+    best.push(0);
     // Starts that may still win, each with the first end at which it does; both ascend.
     let mut candidates = VecDeque::from([(0, 1)]);
     for end in 1..=n {
+        if end % BETWEEN_CHECKS == 0 {
+            check()?;
+        }
+        // Its ring grows as it must, since one for all ends would be read from memory and not from the cache.
+        candidates.try_reserve(1).map_err(|_| memory::refused::<(usize, usize)>(candidates.len() + 1))?;
         while candidates.get(1).is_some_and(|&(_, from)| from <= end) {
             candidates.pop_front();
         }
         let (start, _) = candidates[0];
         best.push(best[start].saturating_add(cost(start, end)));
-        starts.push(start);
+        starts[end] = start;
         let total = |start: usize, end: usize| best[start].saturating_add(cost(start, end));
         while let Some(&(last, from)) = candidates.back() {
             let wins = |at: usize| total(end, at) < total(last, at);
@@ -80,11 +92,11 @@ fn cheapest(n: usize, cost: impl Fn(usize, usize) -> u128) -> Vec<usize> {
     let mut ends = Vec::new();
     let mut end = n;
     while end > 0 {
-        ends.push(end);
+        memory::push(&mut ends, end)?;
         end = starts[end];
     }
     ends.reverse();
-    ends
+    Ok(ends)
 }
 
 /// How many of `low..high` come before the first for which `holds` is false; it holds up to a point.
@@ -103,18 +115,15 @@ fn partition_point(low: usize, high: usize, holds: impl Fn(usize) -> bool) -> us
 
 /// `[n_classes]`: mean of the exponential deviate of each class, half its width, in units of 2^-16 tokens. The width of a
 /// bucket, its longest minus its shortest padded length, stands at its middle; between middles it is interpolated.
-pub(crate) fn means(classes: &[Class], ends: &[usize]) -> Vec<u64> {
+pub(crate) fn means(classes: &[Class], ends: &[usize]) -> Result<Vec<u64>> {
     const MAX: u64 = 1 << 62;
     // Of each bucket, twice its middle and the mean there.
     let starts = std::iter::once(0).chain(ends.iter().copied());
-    let points: Vec<(u128, u64)> = starts
-        .zip(ends)
-        .map(|(start, &end)| {
-            let (shortest, longest) = (classes[start].padded, classes[end - 1].padded);
-            let width = longest - shortest;
-            (u128::from(shortest) + u128::from(longest), width.min(MAX >> 15) << 15)
-        })
-        .collect();
+    let points: Vec<(u128, u64)> = memory::collect(starts.zip(ends).map(|(start, &end)| {
+        let (shortest, longest) = (classes[start].padded, classes[end - 1].padded);
+        let width = longest - shortest;
+        (u128::from(shortest) + u128::from(longest), width.min(MAX >> 15) << 15)
+    }))?;
     let mut after = 0;
     let mean = |class: &Class| {
         let at = 2 * u128::from(class.padded);
@@ -129,7 +138,7 @@ pub(crate) fn means(classes: &[Class], ends: &[usize]) -> Vec<u64> {
             (None, None) => 0,
         }
     };
-    classes.iter().map(mean).collect()
+    memory::collect(classes.iter().map(mean))
 }
 
 #[cfg(test)]
@@ -165,7 +174,7 @@ mod tests {
                 let n_samples: u128 = classes[start..end].iter().map(|class| class.1).sum();
                 n_samples * classes[end - 1].0 + classes[end - 1].2
             };
-            let ends = cheapest(n, cost);
+            let ends = cheapest(n, cost, &|| Ok(())).expect("so little memory is there");
             let starts = std::iter::once(0).chain(ends.iter().copied());
             let total: u128 = starts.zip(&ends).map(|(start, &end)| cost(start, end)).sum();
             assert_eq!(total, cheapest_slowly(n, cost));

@@ -57,7 +57,7 @@ proptest! {
         for (row, &sample) in samples.iter().enumerate() {
             let length = rows[sample].len();
             let first = if left { width - length } else { 0 };
-            prop_assert_eq!(batch.lengths()[row], i64::try_from(length).unwrap());
+            prop_assert_eq!(batch.lengths().unwrap()[row], i64::try_from(length).unwrap());
             for position in 0..width {
                 let real = (first..first + length).contains(&position);
                 let at = row * width + position;

@@ -203,7 +203,7 @@ fn nothing_that_can_be_passed_panics() {
                             ..Options::default()
                         };
                         if let Ok(planner) = Planner::new(extremes.as_slice(), options) {
-                            let plan = planner.plan(u64::MAX, u64::MAX);
+                            let plan = planner.plan(u64::MAX, u64::MAX).unwrap();
                             assert_eq!(plan.indices.len() + plan.dropped.len(), extremes.len());
                         }
                     }

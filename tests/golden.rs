@@ -64,7 +64,7 @@ fn value_stability_of_whole_plans() {
     for golden in include_str!("golden/order-v2.txt").split("\n\n").map(parse) {
         let planner =
             Planner::of_admitted(golden.lengths.as_slice(), golden.admitted.as_deref(), golden.options).unwrap();
-        let plan = planner.into_plan(golden.seed, golden.epoch);
+        let plan = planner.into_plan(golden.seed, golden.epoch).unwrap();
         let batches: Vec<_> =
             plan.offsets.windows(2).map(|ends| plan.indices[ends[0] as usize..ends[1] as usize].to_vec()).collect();
         assert_eq!(batches, golden.batches, "{}", golden.name);

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-import zipfile
+from typing import Any
 
 import numpy as np
 
@@ -14,9 +15,27 @@ from bucketshuffle.report import compare, notes, to_table
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command line and returns its exit status."""
+    try:
+        try:
+            return _run(arguments)
+        finally:
+            print(end="", flush=True)  # a pipe or device that refuses the output does so here at the latest
+    except KeyboardInterrupt:
+        print("bucketshuffle: interrupted", file=sys.stderr)
+        return 130
+    except OSError as error:
+        # What is still buffered would fail once more when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):  # the reader has seen enough, as head does
+            return 141
+        print(f"bucketshuffle: the output cannot be written: {error.strerror}", file=sys.stderr)
+        return 2
+
+
+def _run(arguments: list[str] | None) -> int:
     parser = argparse.ArgumentParser(prog="bucketshuffle", description=__doc__)
     parser.add_argument(
-        "lengths", nargs="?", help=".npy, or .npz with the key 'lengths'; default: dflash902k, built in"
+        "lengths", nargs="?", help=".npy, or .npz with an array named lengths; default: dflash902k, built in"
     )
     parser.add_argument("--epochs", type=int, default=6, help="epochs to plan under each strategy, 2 or more")
     parser.add_argument("--seed", type=int, default=0)
@@ -36,9 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
         if given.lengths is None:
             name, lengths = "dflash902k", dflash902k()
         else:
-            name, lengths = given.lengths, np.load(given.lengths)
-            if isinstance(lengths, np.lib.npyio.NpzFile):
-                lengths = lengths["lengths"]
+            name, lengths = given.lengths, _read(given.lengths)
         options = {
             "seed": given.seed,
             "window": given.window,
@@ -49,22 +66,51 @@ def main(arguments: list[str] | None = None) -> int:
         }
         rows = compare(lengths, n_epochs=given.epochs, world_size=given.world_size, **options)
         sentences = notes(lengths, **options)
-    except (OSError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
+    except (OSError, MemoryError, TypeError, ValueError) as error:
         print(f"bucketshuffle: {error}", file=sys.stderr)
         return 2
-    print(f"{name}: {len(lengths):,} samples, {given.epochs} epochs, token budget {given.token_budget:,}\n")
-    print(to_table(rows, given.window, given.world_size))
-    for sentence in sentences:
-        print(f"\nnote: {sentence}")
-    print(f"""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    name = name.encode(encoding, "backslashreplace").decode(encoding)  # a name may hold any bytes
+    head = f"{name}: {len(lengths):,} samples, {given.epochs} epochs, token budget {given.token_budget:,}\n"
+    legend = f"""
 padded / real   padded tokens over real tokens (1 = no padding)
 mix             distance of a window of {given.window} batches from the data set's token-weighted lengths (0 = the same)
 pairs repeated  of the pairs of samples in one batch, the share that share one in the next epoch too
 neighbours      correlation of the lengths of neighbouring batches; longest run: most in a row from one bucket
 slowest         padded tokens of the slowest of {given.world_size} ranks over their mean, per step
 Ktok/s          predicted from one measured point: sorted batches ran at 32, and speed follows padded tokens
-build, plan     Planner(lengths) once; Planner.plan(seed, epoch), median of {given.epochs}""")
+build, plan     Planner(lengths) once; Planner.plan(seed, epoch), median of {given.epochs}"""
+    print(head, to_table(rows, given.window, given.world_size), sep="\n")
+    for sentence in sentences:
+        print(f"\nnote: {sentence}")
+    print(legend)
     return 0
+
+
+def _read(path: str) -> Any:
+    """The lengths in a `.npy` or `.npz` file."""
+    with open(path, "rb") as file:
+        if not file.read(6).startswith((b"\x93NUMPY", b"PK")):
+            raise ValueError(
+                f"{path} is neither a .npy nor a .npz file; make one in Python with "
+                'numpy.save("lengths.npy", bucketshuffle.lengths_of(source, column))'
+            )
+        file.seek(0)
+        try:
+            loaded = np.load(file, allow_pickle=False)
+            if not isinstance(loaded, np.lib.npyio.NpzFile):
+                return loaded
+            names = loaded.files
+            if "lengths" in names:
+                return loaded["lengths"]
+        except MemoryError:
+            raise
+        except Exception as error:  # zipfile, zlib and NumPy raise whatever a damaged file leads them to
+            raise ValueError(f"{path} cannot be read ({error}); save it again as an array of integers") from error
+    raise ValueError(
+        f"{path} has no array named lengths, but {', '.join(names) or 'none at all'}; write it with "
+        "numpy.savez(path, lengths=lengths)"
+    )
 
 
 if __name__ == "__main__":

@@ -29,7 +29,8 @@ def window_mix(plan: EpochPlan, lengths: Any, window: int) -> float:
         lengths: [n_samples], tokens per sample.
     """
     lengths = as_lengths(lengths)
-    values, inverse = np.unique(lengths[plan.indices], return_inverse=True)
+    distinct, inverse = np.unique(lengths[plan.indices], return_inverse=True)
+    values = distinct.astype(np.float64)  # data sets may have 2^63 tokens and more
     if len(plan) < window:
         return 0.0
     weights = np.bincount(inverse, minlength=len(values)) * values
@@ -79,7 +80,8 @@ def slowest_over_mean(plan: EpochPlan, world_size: int) -> float:
     n_steps = len(plan) // world_size
     if n_steps == 0:
         return 1.0
-    tokens = (np.diff(plan.offsets) * plan.padded_lengths)[: n_steps * world_size].reshape(n_steps, world_size)
+    padded_tokens = np.diff(plan.offsets) * plan.padded_lengths.astype(np.float64)
+    tokens = padded_tokens[: n_steps * world_size].reshape(n_steps, world_size)
     return float((tokens.max(axis=1) / tokens.mean(axis=1)).mean())
 
 
@@ -139,30 +141,44 @@ def compare(
         start = time.perf_counter()
         planner = Planner(lengths, **{**options, **strategy})
         construct_ms = (time.perf_counter() - start) * 1e3
-        plans, times_ms = [], []
+        before: EpochPlan | None = None
+        times_ms, figures, longest_runs, repeated = [], [], [], []
         for epoch in range(n_epochs):
             start = time.perf_counter()
-            plans.append(planner.plan(seed, epoch))
+            plan = planner.plan(seed, epoch)
             times_ms.append((time.perf_counter() - start) * 1e3)
-        padding_ratio = statistics.fmean(plan.stats.padding_ratio for plan in plans)
+            figures.append(_figures(plan, lengths, window, world_size))
+            longest_runs.append(longest_run(plan))
+            if before is not None:
+                repeated.append(pairs_repeated(before, plan))
+            before = plan
+        means = {figure: statistics.fmean(of_epoch[figure] for of_epoch in figures) for figure in figures[0]}
+        padding_ratio = means["padding_ratio"]
         least = rows[0].padding_ratio if rows else padding_ratio
         rows.append(
             Row(
                 name=name,
-                padding_ratio=padding_ratio,
-                n_batches=statistics.fmean(len(plan) for plan in plans),
-                n_shapes=statistics.fmean(plan.stats.n_shapes for plan in plans),
-                mix=statistics.fmean(window_mix(plan, lengths, window) for plan in plans),
-                pairs_repeated=statistics.fmean(map(pairs_repeated, plans[:-1], plans[1:])),
-                neighbour_correlation=statistics.fmean(map(neighbour_correlation, plans)),
-                longest_run=max(map(longest_run, plans)) if len(plans[0].boundaries) > 2 else 0,
-                slowest_over_mean=statistics.fmean(slowest_over_mean(plan, world_size) for plan in plans),
+                **means,
+                pairs_repeated=statistics.fmean(repeated),
+                longest_run=max(longest_runs) if len(planner.boundaries) > 2 else 0,
                 ktok_per_s=SORTED_KTOK_PER_S * least / padding_ratio,
                 construct_ms=construct_ms,
                 plan_ms=statistics.median(times_ms),
             )
         )
     return rows
+
+
+def _figures(plan: EpochPlan, lengths: Any, window: int, world_size: int) -> dict[str, float]:
+    """The figures of `Row` that are means over plans."""
+    return {
+        "padding_ratio": plan.stats.padding_ratio,
+        "n_batches": len(plan),
+        "n_shapes": plan.stats.n_shapes,
+        "mix": window_mix(plan, lengths, window),
+        "neighbour_correlation": neighbour_correlation(plan),
+        "slowest_over_mean": slowest_over_mean(plan, world_size),
+    }
 
 
 def notes(lengths: Any, *, seed: int = 0, window: int = 64, **options: Any) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 //! The rows of a field side by side in one rectangle.
 use super::{CastFrom, CollateError, Rows, Side, Token, rows::Span};
+use crate::memory;
 
 /// Where the values of a batch come from.
 #[derive(Clone, Copy, Debug)]
@@ -36,8 +37,7 @@ impl<S: Token> Field<'_, S> {
     pub fn pad<D: CastFrom<S>>(&self, rows: &Rows) -> Result<Vec<D>, CollateError> {
         let (fill, per_token) = self.check::<D>(rows)?;
         let n_values = rows.n_values(per_token)?;
-        let mut out = Vec::new();
-        out.try_reserve_exact(n_values).map_err(|_| rows.too_large())?;
+        let mut out = memory::with_capacity(n_values).map_err(|_| rows.too_large())?;
         self.write(rows, fill, &mut out);
         Ok(out)
     }

@@ -1,5 +1,6 @@
 //! The rows of a batch: where each lies in the flat buffers, and how wide they are padded.
 use super::CollateError;
+use crate::memory;
 
 /// Where the real tokens of a row stand, which end is padded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,9 +57,7 @@ impl Rows {
         }
         let n_samples = offsets.len().saturating_sub(1);
         let mut longest = 0;
-        let mut spans = Vec::new();
-        spans
-            .try_reserve_exact(samples.len())
+        let mut spans = memory::with_capacity(samples.len())
             .map_err(|_| CollateError::Size { n_samples: samples.len(), padded_length: 0 })?;
         for (position, &sample) in samples.iter().enumerate() {
             let index = usize::try_from(sample)
@@ -97,10 +96,13 @@ impl Rows {
     }
 
     /// Real tokens of each row `[B]`.
-    #[must_use]
-    pub fn lengths(&self) -> Vec<i64> {
+    ///
+    /// # Errors
+    /// The memory has no room for them.
+    pub fn lengths(&self) -> Result<Vec<i64>, CollateError> {
         // The ends came from i64 offsets, so their differences fit.
-        self.spans.iter().map(|span| i64::try_from(span.end - span.start).unwrap_or(i64::MAX)).collect()
+        let lengths = self.spans.iter().map(|span| i64::try_from(span.end - span.start).unwrap_or(i64::MAX));
+        memory::collect(lengths).map_err(|_| self.too_large())
     }
 
     pub(super) fn spans(&self) -> &[Span] {

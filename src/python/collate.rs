@@ -23,6 +23,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyInt, PySequence};
 
 use crate::collate::{CastFrom, CollateError, Field, Rows, Side, Source, Token};
+use crate::memory;
 
 impl From<CollateError> for PyErr {
     fn from(error: CollateError) -> Self {
@@ -80,35 +81,31 @@ pub(super) fn pad_rows<'py>(
     let jobs = held.iter_mut().map(|buffers| buffers.job()).collect::<PyResult<Vec<_>>>()?;
     let written = py.detach(|| jobs.into_iter().map(|job| job(&rows)).collect::<Result<Vec<_>, _>>())?;
     let arrays = written.into_iter().map(|fresh| fresh.map(|fresh| fresh.into_array(py))).collect();
-    Ok((PyArray1::from_vec(py, rows.lengths()), rows.padded_length(), arrays))
+    Ok((PyArray1::from_vec(py, rows.lengths()?), rows.padded_length(), arrays))
 }
 
 /// A copy of the samples of a batch: an int64 array, or a sequence of integers.
 fn read_samples(samples: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
-    let mut copy = Vec::new();
-    let mut reserve =
-        |n_samples| copy.try_reserve_exact(n_samples).map_err(|error| PyMemoryError::new_err(error.to_string()));
     if let Ok(array) = samples.cast::<PyArray1<i64>>() {
         let array = array.try_readonly().map_err(|error| busy("samples", &error))?;
-        reserve(array.len())?;
-        copy.extend(array.as_array());
-        return Ok(copy);
+        return Ok(memory::collect(array.as_array().iter().copied())?);
     }
     let Ok(sequence) = samples.cast::<PySequence>() else {
         let kind = samples.get_type().name()?;
         return Err(PyTypeError::new_err(format!("samples is a {kind}, not a sequence of integers")));
     };
-    reserve(sequence.len()?)?;
+    let mut copy = memory::with_capacity(sequence.len()?)?;
     for (position, sample) in sequence.try_iter()?.enumerate() {
         let sample = sample?;
         if !sample.is_exact_instance_of::<PyInt>() && !is_integer(&sample)? {
             return Err(PyTypeError::new_err(format!("samples[{position}] = {} is not an integer", sample.repr()?)));
         }
-        copy.push(sample.extract::<i64>().map_err(|_| {
+        let index = sample.extract::<i64>().map_err(|_| {
             PyIndexError::new_err(format!(
                 "samples[{position}] = {sample} is no sample; a data set has fewer than 2^63"
             ))
-        })?);
+        })?;
+        memory::push(&mut copy, index)?;
     }
     Ok(copy)
 }

@@ -83,6 +83,19 @@ def test_order_of_windows_shows_no_sawtooth() -> None:
     assert 1.0 <= slowest_over_mean(aligned, 4) <= slowest_over_mean(plan, 4)
 
 
+def test_figures_hold_beyond_2_63_tokens() -> None:
+    lengths = np.array([2**62, 2**62 - 1, 2**61, 2**60, 3 * 2**60, 2**61 + 7])
+    large = pack_epoch(lengths, 0, token_budget=2**63 - 1, boundaries=[0, 2**62])
+    small = pack_epoch(lengths >> 50, 0, token_budget=2**13 - 1, boundaries=[0, 2**12])
+    # The same in units of 2^50 tokens; two lengths lose a token to the rounding.
+    assert np.array_equal(large.indices, small.indices)
+    assert window_mix(large, lengths, 2) == pytest.approx(window_mix(small, lengths >> 50, 2), abs=1e-3)
+    assert slowest_over_mean(large, 2) == pytest.approx(slowest_over_mean(small, 2), abs=1e-3)
+    assert neighbour_correlation(large) == pytest.approx(neighbour_correlation(small), abs=1e-3)
+    assert pairs_repeated(large, large) == pairs_repeated(small, small)
+    assert large.stats.padding_ratio == pytest.approx(small.stats.padding_ratio, abs=1e-3)
+
+
 @pytest.mark.parametrize("lengths", [[], [7], [7, 7]])
 def test_figures_of_tiny_plans_are_defined(lengths: list[int]) -> None:
     plan = pack_epoch(lengths, 0, token_budget=8)
@@ -132,3 +145,12 @@ def test_the_command_line_states_what_a_window_costs(tmp_path, capsys, window, s
     stated = [line.removeprefix("note: ") for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
     assert len(stated) == len(starts)
     assert all(map(str.startswith, stated, starts)), stated
+
+
+@pytest.mark.parametrize("longest", [9, 2**40, 2**62])
+def test_shapes_are_counted_whatever_their_size(longest: int) -> None:
+    lengths = np.random.default_rng(0).integers(longest // 2, longest, 300)
+    plan = pack_epoch(lengths, 0, token_budget=2**63 - 1, max_batch_size=3)
+    assert plan.stats.n_shapes == len(
+        {(len(batch), length) for batch, length in zip(plan, plan.padded_lengths, strict=True)}
+    )

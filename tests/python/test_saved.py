@@ -377,9 +377,7 @@ def test_pipes_folders_and_devices_are_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path, kind in ((tmp_path / "pipe", "pipe"), (tmp_path, "folder"), ("/dev/null", "character device")):
         for use in (PreloadedDataset.open, save, lambda path: PreloadedDataset(path, OFFSETS)):
-            with refused(
-                ValueError, f"{path} is a {kind}, not a regular file; a data set is kept in a file of its own"
-            ):
+            with refused(ValueError, f"{path} is a {kind}, not a regular file; pass the path of a file"):
                 use(path)
 
 

@@ -138,7 +138,7 @@ def refuse_irregular(path: str | os.PathLike[str], status: os.stat_result) -> No
             (stat.S_ISCHR, "character device"),
         )
         kind = next((name for is_kind, name in kinds if is_kind(status.st_mode)), "device")
-        raise ValueError(f"{os.fspath(path)} is a {kind}, not a regular file; a data set is kept in a file of its own")
+        raise ValueError(f"{os.fspath(path)} is a {kind}, not a regular file; pass the path of a file")
 
 
 def _identity(status: os.stat_result) -> Identity:

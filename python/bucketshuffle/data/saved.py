@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
-import stat
 import zlib
 from collections.abc import Mapping
 from typing import IO, Any
@@ -22,8 +20,9 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from bucketshuffle.data.atomic import write_file
 from bucketshuffle.data.flat import FlatField
-from bucketshuffle.data.mapped import MappedFile, map_file, refuse_irregular
+from bucketshuffle.data.mapped import MappedFile, map_file
 
 _DTYPES = {
     "BOOL": "|b1",
@@ -47,36 +46,8 @@ _CHUNK_BYTES = 1 << 24
 
 
 def write_fields(path: str | os.PathLike[str], fields: Mapping[str, FlatField]) -> None:
-    """Writes arrays by name to `path`, which then holds either all of them or what it held before.
-
-    A link stays a link and its target is replaced; a file that is replaced keeps its mode.
-
-    Raises:
-        OSError: the folder cannot be written to, or is full.
-        ValueError: `path` is no regular file, such as a pipe.
-    """
-    target = os.path.realpath(path)
-    mode = None
-    if os.path.lexists(target):
-        status = os.stat(target)
-        refuse_irregular(path, status)
-        mode = stat.S_IMODE(status.st_mode)
-    # Not made from the target's name, which may be as long as a name can be.
-    temporary = os.path.join(os.path.dirname(target), f".bucketshuffle-{secrets.token_hex(8)}.tmp")
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-    descriptor = os.open(temporary, flags, 0o666 if mode is None else mode)  # the umask applies
-    try:
-        with open(descriptor, "wb") as file:
-            _write(file, fields)
-            file.flush()
-            os.fsync(file.fileno())
-        if mode is not None:
-            os.chmod(temporary, mode)
-        os.replace(temporary, target)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-    _sync_folder(os.path.dirname(target))
+    """Writes arrays by name to `path`, as `write_file` does."""
+    write_file(path, lambda file: _write(file, fields))
 
 
 def read_fields(path: str | os.PathLike[str], *, verify: bool) -> dict[str, FlatField]:
@@ -211,19 +182,3 @@ def _check_entry(name: str, array: str, entry: Any) -> None:
 
 def _is_count(value: object) -> bool:
     return type(value) is int and 0 <= value < 2**63
-
-
-def _sync_folder(folder: str) -> None:
-    """Makes the rename last through a power loss, where the system allows it."""
-    if os.name != "posix":
-        return
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError:  # the file is saved, whether or not its folder may be listed
-        return
-    try:
-        os.fsync(descriptor)
-    except OSError:  # some file systems sync no folders
-        pass
-    finally:
-        os.close(descriptor)
