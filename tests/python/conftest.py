@@ -13,10 +13,18 @@ from hypothesis import settings
 
 LENGTHS = Path(__file__).parent / "lengths"
 
-# The suite draws the same examples in every run; HYPOTHESIS_PROFILE=explore looks for new ones.
+# The suite draws the same examples in every run. HYPOTHESIS_PROFILE=explore draws new ones, ten times as many, from
+# the seed that `pytest --hypothesis-seed` names; `./dev test long` sets both.
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "reproducible")
+BUDGET = 10 if PROFILE == "explore" else 1
 settings.register_profile("reproducible", derandomize=True, deadline=None, print_blob=True)
-settings.register_profile("explore", max_examples=2_000, deadline=None, print_blob=True)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "reproducible"))
+settings.register_profile("explore", max_examples=100 * BUDGET, deadline=None, print_blob=True)
+settings.load_profile(PROFILE)
+
+
+def examples(n: int) -> settings:
+    """`n` examples in the suite, and as many times more as the profile asks for."""
+    return settings(max_examples=n * BUDGET)
 
 
 @pytest.fixture(params=sorted(path.stem for path in LENGTHS.glob("*.npz")))
