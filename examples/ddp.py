@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from bucketshuffle.torch import BucketBatchSampler, check_loader, check_ranks
-from tiny import TOKEN_BUDGET, Model, dataset, optimizer_of, record
+from tiny import TOKEN_BUDGET, Model, add_data_options, dataset, labelled_dataset, loss_tokens_of, optimizer_of, record
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
@@ -20,12 +20,19 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--out", type=Path, default=Path("run"), help="where the checkpoint and the log go")
 parser.add_argument("--epochs", type=int, default=3)
 parser.add_argument("--stop-after", type=int, help="steps to train before stopping with a checkpoint")
+add_data_options(parser)
 args = parser.parse_args()
 
 dist.init_process_group("gloo")
 rank, world_size = dist.get_rank(), dist.get_world_size()
-data = dataset()
-sampler = BucketBatchSampler(data.lengths, seed=0, token_budget=TOKEN_BUDGET)  # Rank and world size: those of `dist`.
+data = labelled_dataset() if args.labels else dataset()
+sampler = BucketBatchSampler(
+    data.lengths,
+    seed=0,
+    token_budget=TOKEN_BUDGET,
+    accumulation_steps=args.accumulation_steps,
+    loss_tokens=loss_tokens_of(data),
+)  # Rank and world size: those of `dist`.
 loader = DataLoader(data, batch_sampler=sampler, collate_fn=data.collate)
 check_loader(loader)
 check_ranks(sampler)
@@ -42,14 +49,15 @@ if checkpoint.exists():
 
 for epoch in range(sampler.epoch, args.epochs):
     sampler.set_epoch(epoch)
-    # The mean over the tokens of all ranks: DDP averages over ranks, each with another number of tokens.
-    for batch, n_tokens in zip(loader, sampler.steps().real_tokens.sum(1).tolist(), strict=True):
+    # The mean over the supervised tokens of the update, on all ranks: DDP averages over them.
+    for batch, n_tokens in zip(loader, sampler.denominators(), strict=True):
         loss = model(**batch) * world_size / n_tokens
-        optimizer.zero_grad()
         loss.backward()
-        optimizer.step()
         record(args.out, rank, epoch, batch)
         n_steps += 1
+        if n_steps % args.accumulation_steps == 0:
+            optimizer.step()
+            optimizer.zero_grad()
         if n_steps == args.stop_after:
             break
     if n_steps == args.stop_after:

@@ -13,7 +13,7 @@ import lightning
 import torch
 from bucketshuffle.torch import BucketBatchSampler, check_loader
 from lightning.pytorch.callbacks import ModelCheckpoint
-from tiny import TOKEN_BUDGET, Model, dataset, optimizer_of, record
+from tiny import TOKEN_BUDGET, Model, add_data_options, dataset, labelled_dataset, loss_tokens_of, optimizer_of, record
 from torch import Tensor
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -23,6 +23,7 @@ parser.add_argument("--epochs", type=int, default=3)
 parser.add_argument("--devices", type=int, default=2)
 parser.add_argument("--stop-after", type=int, default=-1, help="steps to train before stopping with a checkpoint")
 parser.add_argument("--resume", action="store_true")
+add_data_options(parser)
 args = parser.parse_args()
 
 
@@ -32,17 +33,26 @@ class Module(lightning.LightningModule):
         self.model = Model()
 
     def train_dataloader(self) -> StatefulDataLoader:
-        data = dataset()
-        sampler = BucketBatchSampler(data.lengths, seed=0, token_budget=TOKEN_BUDGET)
+        data = labelled_dataset() if args.labels else dataset()
+        self.sampler = BucketBatchSampler(
+            data.lengths,
+            seed=0,
+            token_budget=TOKEN_BUDGET,
+            accumulation_steps=args.accumulation_steps,
+            loss_tokens=loss_tokens_of(data),
+        )
         # A plain DataLoader does as well where no checkpoint is taken inside an epoch.
-        return StatefulDataLoader(data, batch_sampler=sampler, collate_fn=data.collate)
+        return StatefulDataLoader(data, batch_sampler=self.sampler, collate_fn=data.collate)
 
     def on_train_start(self) -> None:
         check_loader(self.trainer.train_dataloader)
 
-    def training_step(self, batch: dict[str, Tensor], _: int) -> Tensor:
+    def training_step(self, batch: dict[str, Tensor], step: int) -> Tensor:
         record(args.out, self.global_rank, self.current_epoch, batch)
-        return self.model(**batch) / batch["attention_mask"].sum()
+        # The mean over the supervised tokens of the update: DDP averages over ranks, Lightning over steps.
+        n_tokens = self.trainer.train_dataloader.batch_sampler.steps(self.current_epoch).denominators[step]
+        n_shares = self.trainer.world_size * self.trainer.accumulate_grad_batches
+        return self.model(**batch) * n_shares / int(n_tokens)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return optimizer_of(self)
@@ -54,6 +64,7 @@ trainer = lightning.Trainer(
     strategy="ddp" if args.devices > 1 else "auto",
     max_epochs=args.epochs,
     max_steps=args.stop_after,
+    accumulate_grad_batches=args.accumulation_steps,
     callbacks=[ModelCheckpoint(args.out / "checkpoints", save_last=True, every_n_train_steps=max(args.stop_after, 1))],
     logger=False,
     enable_progress_bar=False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import torch
 from bucketshuffle.torch import PadCollator, PreloadedDataset
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 TOKEN_BUDGET = 600
 
@@ -21,6 +23,23 @@ def dataset(n_samples: int = 240) -> PreloadedDataset:
     return PreloadedDataset(tokens, np.append(0, lengths.cumsum()), collator=PadCollator(sample_indices=True))
 
 
+def labelled_dataset(n_samples: int = 240) -> PreloadedDataset:
+    """The same samples with labels: the first third of each is a prompt, which is not supervised."""
+    data = dataset(n_samples)
+    rows = [data[i]["input_ids"] for i in range(n_samples)]
+    labels = [torch.where(torch.arange(len(row)) < len(row) // 3, -100, row) for row in rows]
+    return PreloadedDataset.from_rows(
+        {"input_ids": rows, "labels": labels}, collator=PadCollator({"labels": -100}, sample_indices=True)
+    )
+
+
+def loss_tokens_of(data: PreloadedDataset) -> Any:
+    """[n_samples], int64: supervised tokens of each sample; None for a data set without labels."""
+    if "labels" not in data[0]:
+        return None
+    return np.array([int((data[i]["labels"] != -100).sum()) for i in range(len(data))])
+
+
 class Model(nn.Module):
     """Predicts each token from itself: it learns at once, and its loss needs the mask."""
 
@@ -28,18 +47,48 @@ class Model(nn.Module):
         super().__init__()
         self.layers = nn.Sequential(nn.Embedding(100, 16), nn.Linear(16, 100))
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, **_: Any) -> Tensor:
-        """Returns the sum of the losses of all real tokens."""
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor | None = None, **_: Any) -> Tensor:
+        """Returns the sum of the losses of all supervised tokens: of all real ones without labels."""
         logits = self.layers(input_ids)  # (B, L, 100)
-        return nn.functional.cross_entropy(logits[attention_mask], input_ids[attention_mask], reduction="sum")
+        targets = torch.where(attention_mask, input_ids, -100) if labels is None else labels
+        return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
 
 
 def record(log: Path, rank: int, epoch: int, batch: dict[str, Tensor]) -> None:
-    """Appends the samples of a batch to the log of a rank, which the tests read."""
+    """Appends the samples of a batch to the log of a rank, and saves its first update; the tests read both."""
     log.mkdir(parents=True, exist_ok=True)
+    _log[:] = [log / f"update{rank}.pt"]
     with open(log / f"rank{rank}.jsonl", "a") as file:
         print(json.dumps([epoch, batch["sample_indices"].tolist()]), file=file)
 
 
+def _before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    if "gradients" not in _first_update:
+        _first_update["weights"] = _copied(optimizer, "data")
+
+
+def _after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    if "gradients" not in _first_update:
+        _first_update["gradients"] = _copied(optimizer, "grad")
+        if _log and not _log[0].exists():
+            torch.save(_first_update, _log[0])
+
+
+def _copied(optimizer: torch.optim.Optimizer, attribute: str) -> list[Tensor]:
+    return [getattr(p, attribute).clone() for group in optimizer.param_groups for p in group["params"]]
+
+
+_first_update: dict[str, list[Tensor]] = {}
+_log: list[Path] = []
+# Under every trainer, also those that make their own optimizer.
+register_optimizer_step_pre_hook(_before_step)
+register_optimizer_step_post_hook(_after_step)
+
+
 def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+
+def add_data_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--accumulation-steps", type=int, default=1)
+    parser.add_argument("--labels", action="store_true", help="train on the labelled data set")

@@ -15,6 +15,7 @@
 mod admission;
 mod boundaries;
 mod bucket;
+mod by_key;
 mod by_length;
 pub mod collate;
 mod cost;
@@ -25,10 +26,12 @@ mod options;
 mod order;
 mod pack;
 mod plan;
+mod planner;
 mod record;
 mod rng;
 mod shapes;
 mod soft;
+mod sorted;
 mod threads;
 
 #[cfg(feature = "python")]
@@ -41,5 +44,6 @@ pub use error::{Error, Result};
 pub use lengths::Lengths;
 pub use options::{Options, Strategy};
 pub use pack::Closed;
-pub use plan::{DFLASH_BOUNDARIES, EpochPlan, ORDER_VERSION, Planner, Totals, pack_epoch};
+pub use plan::{DFLASH_BOUNDARIES, EpochPlan, ORDER_VERSION, Totals};
+pub use planner::{Planner, pack_epoch};
 pub use shapes::PaddedLengths;

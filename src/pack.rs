@@ -104,6 +104,14 @@ impl std::ops::AddAssign for Packed {
     }
 }
 
+/// The kept over-long samples, each in a batch of its own.
+pub(crate) fn alone(lengths: impl Iterator<Item = u64>, start: usize) -> Packed {
+    let batches: Vec<Batch> =
+        (start..).zip(lengths).map(|(start, longest)| Batch { start, n_samples: 1, longest, bucket: -1 }).collect();
+    let by_budget = batches.len() as u64;
+    Packed { batches, closed: Closed { by_budget, ..Closed::default() }, n_splits: 0 }
+}
+
 /// Splits batches until there are `n_batches`: in every round a random choice of those with two samples or more, each
 /// into halves, so that no length is favoured. Ends early where every batch is down to one sample. `longest` tells the
 /// longest of the samples at some positions, which are all of one bucket. Returns how many batches it has added.

@@ -25,6 +25,13 @@ pub enum Stage {
     Rest = 7,
 }
 
+/// Epochs that are packed to learn how many batches one needs, and how much it pads.
+pub const N_PILOTS: u64 = 3;
+
+/// An epoch that needs more batches than the constant count is drawn again up to this often, the last time in order of
+/// length.
+pub const N_ATTEMPTS: u64 = 8;
+
 /// The random streams of one epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Streams {

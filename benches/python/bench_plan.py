@@ -19,8 +19,7 @@ lengths_of = cache(lengths_like_dflash902k)
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "candidate" in metafunc.fixturenames:
-        lengths = lengths_of(count(metafunc.config.getoption("n")))
-        candidates = candidates_for(lengths)
+        candidates = candidates_for()
         metafunc.parametrize("candidate", candidates, ids=[candidate.name for candidate in candidates])
 
 

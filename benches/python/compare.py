@@ -47,33 +47,32 @@ def flat_from_plan(plan: bucketshuffle.EpochPlan) -> Flat:
     return plan.indices, plan.offsets
 
 
-def ours(auto: tuple[int, ...]) -> list[Candidate]:
-    """What the package offers, with six buckets and with the edges `auto` that boundaries="auto" finds."""
+def ours() -> list[Candidate]:
+    """What the package offers: soft buckets, the default, and the write-up's six hard ones."""
     candidates = []
-    for buckets, boundaries in (("six buckets", DFLASH_BOUNDARIES), (f"auto ({len(auto) - 1} buckets, known)", auto)):
+    for name, boundaries in (("six buckets", DFLASH_BOUNDARIES), ("soft", "auto")):
         for threads in (1, 2):
             options: dict[str, Any] = {"token_budget": TOKEN_BUDGET, "boundaries": boundaries, "threads": threads}
             plural = "" if threads == 1 else "s"
             candidates += [
                 Candidate(
-                    f"pack_epoch, {buckets}, {threads} thread{plural}",
+                    f"pack_epoch, {name}, {threads} thread{plural}",
                     "",
                     partial(_pack_epoch, options=options),
                     flat_from_plan,
                 ),
                 Candidate(
-                    f"Planner.plan, {buckets}, {threads} thread{plural}",
-                    "admission and buckets: kept between epochs",
+                    f"Planner.plan, {name}, {threads} thread{plural}",
+                    "admission and sort by length: kept between epochs",
                     lambda planner, seed: planner.plan(seed),
                     flat_from_plan,
                     prepare=partial(bucketshuffle.Planner, **options),
                 ),
             ]
-    for name, boundaries in (("six buckets", DFLASH_BOUNDARIES), ("finding auto boundaries", "auto")):
         candidates.append(
             Candidate(
-                f"Planner(), {name}",
-                "all but admission and buckets: once for all epochs",
+                f"Planner(), {name}, 1 thread",
+                "all but admission and sort by length: once for all epochs",
                 partial(_make_planner, boundaries=boundaries),
                 None,
             )
@@ -89,9 +88,8 @@ def _make_planner(lengths: np.ndarray, _seed: int, boundaries: Any) -> bucketshu
     return bucketshuffle.Planner(lengths, token_budget=TOKEN_BUDGET, boundaries=boundaries, threads=1)
 
 
-def candidates_for(lengths: np.ndarray) -> list[Candidate]:
-    auto = bucketshuffle.Planner(lengths, token_budget=TOKEN_BUDGET).boundaries
-    return [*ours(tuple(auto.tolist())), *PEERS]
+def candidates_for() -> list[Candidate]:
+    return [*ours(), *PEERS]
 
 
 def installed(name: str) -> str:
@@ -175,7 +173,7 @@ def main(argv: list[str] | None = None) -> None:
 
     lengths = lengths_like_dflash902k(arguments.n)
     skipped, candidates, padding = [], [], {}
-    for candidate in candidates_for(lengths):
+    for candidate in candidates_for():
         if candidate.name != REFERENCE and not re.search(arguments.only, candidate.name):
             continue
         if candidate.missing():

@@ -86,10 +86,9 @@ def same_repetition(folder: Path, record: Path) -> None:
         ratios.append(over / over_then)
         cells = (f"{repeated:.2%}", f"{over_then:.2%}", f"{over:.2%}", f"{ratios[-1]:.2f}")
         print(f"| {then['set']} | {budget:,} | {' | '.join(cells)} |", flush=True)
-    quartiles = statistics.quantiles(ratios, n=4)
-    print(
-        f"| **median of {len(ratios)}** (quartiles) | | | | | {quartiles[1]:.2f} ({quartiles[0]:.2f}-{quartiles[2]:.2f}) |"
-    )
+    low_quartile, median, high_quartile = statistics.quantiles(ratios, n=4)
+    spread = f"{median:.2f} ({low_quartile:.2f}-{high_quartile:.2f})"
+    print(f"| **median of {len(ratios)}** (quartiles) | | | | | {spread} |")
 
 
 def main() -> None:

@@ -386,6 +386,16 @@ def _permutation(n: int, seed: int) -> np.ndarray:
     return np.random.Generator(np.random.PCG64(seed)).permutation(n)
 
 
+def _soft_keys(lengths: np.ndarray) -> np.ndarray:
+    """What a soft plan sorts by, for samples that stray as far as the sixteenth part of their length in the mean."""
+    noise = np.random.Generator(np.random.PCG64(0)).exponential(lengths / 16)
+    return (lengths + noise).astype(np.int32)
+
+
+def _argsort(keys: np.ndarray, _seed: int) -> np.ndarray:
+    return np.argsort(keys)
+
+
 def _lazily(make: Callable[[], Callable[[np.ndarray, int], Any]]) -> Callable[[Any, int], Any]:
     """Import and compile at the first call, which is the one that checks the result and is not timed."""
     made: list[Callable[[np.ndarray, int], Any]] = []
@@ -418,6 +428,7 @@ PEERS = [
     ),
     Candidate("torch.randperm(n) alone", "all but a permutation", _torch_randperm, None, prepare=len, needs="torch"),
     Candidate("Generator.permutation(n) alone", "all but a permutation", _permutation, None, prepare=len),
+    Candidate("np.argsort(int32 keys) alone", "all but the sort of a soft plan", _argsort, None, prepare=_soft_keys),
     Candidate(
         "fairseq (algorithm in Numba)",
         "fresh batches: sorts",

@@ -70,6 +70,7 @@ def pad_rows(
     *,
     left: bool,
     pad_to_multiple_of: int,
+    padded_lengths: Sequence[int] = ...,
 ) -> tuple[npt.NDArray[np.int64], int, list[npt.NDArray[Any] | None]]:
     """Pad the rows of one batch; return its lengths, its padded length, and one flat array per field (None where
     `out` took it).

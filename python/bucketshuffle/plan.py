@@ -156,6 +156,11 @@ class Planner:
         """[n_padded_lengths], int64, tokens, ascending: what batches are padded to. None without `padded_lengths`."""
         return self._core.padded_lengths if self._core.options["padded_lengths"] is not None else None
 
+    @property
+    def padding(self) -> tuple[int, tuple[int, ...]]:
+        """`pad_to_multiple_of` and the padded lengths that come before it, tokens, ascending; none: ()."""
+        return self.options["pad_to_multiple_of"], tuple(self._core.padded_lengths.tolist())
+
     def n_batches(self) -> int:
         """Returns the number of batches of every epoch under `constant_count=True`: what packing needs, rounded up to a
         multiple of `window`."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,31 +16,10 @@ from bucketshuffle.batches import Batches
 from bucketshuffle.lengths import as_lengths
 from bucketshuffle.options import MAX_WORD, BatchOptions, flag, integer
 from bucketshuffle.plan import ORDER_VERSION, Planner
+from bucketshuffle.position import Arrangement, Position, read_state, state_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-_STATE_VERSION = 2
-
-
-class Arrangement(NamedTuple):
-    """What fixes the batches of an epoch beside seed and epoch."""
-
-    window: int
-    """Batches between two optimizer updates when the epoch was begun."""
-    align_ranks: int
-    """Neighbouring batches of similar lengths when the epoch was begun."""
-    divisions: tuple[tuple[int, int], ...] = ()
-    """(n_done, multiple): after `n_done` batches of all ranks, the rest was divided until it was a multiple."""
-
-
-class Position(NamedTuple):
-    """A place between two steps of an epoch."""
-
-    epoch: int
-    n_done: int
-    """Batches of all ranks before it."""
-    arrangement: Arrangement
 
 
 class Steps(NamedTuple):
@@ -58,6 +36,10 @@ class Steps(NamedTuple):
     """[n_steps, world_size], int32: the bucket; -1: an over-long sample, kept by itself."""
     loss_tokens: npt.NDArray[np.int64] | None
     """[n_steps, world_size], int64: supervised tokens of the batch; None without `loss_tokens`."""
+    denominators: npt.NDArray[np.int64]
+    """[n_steps], int64: the supervised tokens (without `loss_tokens`: the real tokens) of all ranks in all steps of the
+    same optimizer update. An update's gradient is that of the mean over its tokens if every batch adds the sum of its
+    losses divided by this number."""
 
 
 class HeavyBatch(NamedTuple):
@@ -123,7 +105,7 @@ class Schedule:
                 "lengths has 0 samples, fewer than the 1 that a sampler needs; pass the lengths of the data set"
             )
         self.min_loss_tokens = integer("min_loss_tokens", min_loss_tokens, 0)
-        self.loss_tokens = None if loss_tokens is None else _read_only(as_lengths(loss_tokens))
+        self.loss_tokens = None if loss_tokens is None else _read_only(_as_loss_tokens(loss_tokens))
         self._admitted = _admit(self.lengths, self.loss_tokens, self.min_loss_tokens)
         self._options = options
         self.arrangement = Arrangement(self.window, self.world_size if self.balance_ranks else 1)
@@ -147,6 +129,11 @@ class Schedule:
             n_batches += -(n_batches - n_done) % multiple
         return n_batches
 
+    @property
+    def padding(self) -> tuple[int, tuple[int, ...]]:
+        """See `Planner.padding`; the same for every arrangement."""
+        return self._planner(self.arrangement).padding
+
     def batches(self, epoch: int, arrangement: Arrangement | None = None) -> Batches:
         """Returns the batches of `epoch` in this arrangement, by default the schedule's own.
 
@@ -166,17 +153,45 @@ class Schedule:
 
     def shared(self, position: Position) -> Position:
         """Returns the position with the rest of its epoch divided until these ranks can share it: until it is a
-        multiple of `world_size * accumulation_steps`."""
+        multiple of `world_size * accumulation_steps`, or with too few samples for that, of `world_size`. Where these
+        ranks have begun or divided the epoch themselves it stays as it is, between two updates and inside one."""
+        epoch, n_done, arrangement = position
         multiple = self.world_size * self.accumulation_steps
-        arrangement = position.arrangement
-        if (self.n_batches(arrangement) - position.n_done) % multiple == 0:
+        begun_at, begun_for = arrangement.divisions[-1] if arrangement.divisions else (0, None)
+
+        def is_too_small(at: int, multiple: int) -> bool:
+            sizes = self.batches(epoch, arrangement).sizes[at:]
+            return bool(len(sizes) + -len(sizes) % multiple > sizes.sum())
+
+        if begun_for is None:
+            begun_here = arrangement.window == self.window
+        else:
+            begun_here = begun_for == multiple or (begun_for == self.world_size and is_too_small(begun_at, multiple))
+        if multiple == 1 or (begun_here and (n_done - begun_at) % self.world_size == 0):
             return position
-        divisions = (*arrangement.divisions, (position.n_done, multiple))
-        return position._replace(arrangement=arrangement._replace(divisions=divisions))
+        if multiple > self.world_size and is_too_small(n_done, multiple) and not is_too_small(n_done, self.world_size):
+            multiple = self.world_size
+        # Recorded even where nothing is divided: from here on these ranks count their updates.
+        return position._replace(
+            arrangement=arrangement._replace(divisions=(*arrangement.divisions, (n_done, multiple)))
+        )
 
     def start_of(self, epoch: int) -> Position:
         """Returns the start of an epoch that begins on these ranks."""
         return Position(epoch, 0, self.arrangement)
+
+    def is_end(self, position: Position) -> bool:
+        """Returns whether nothing of the epoch is left."""
+        return position.n_done == self.n_batches(position.arrangement)
+
+    def after(self, epoch: int, end: Position) -> Position:
+        """Returns the start of the epoch after `epoch`; after the last there is, its `end`."""
+        return end if epoch == MAX_WORD else self.start_of(epoch + 1)
+
+    def padded_length(self, lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Returns [n], int64: tokens of a row in a padded batch whose longest sample has each of these lengths."""
+        padded: npt.NDArray[np.int64] = self._own_planner.padded_length(lengths)
+        return padded
 
     @property
     def dropped(self) -> npt.NDArray[np.int64]:
@@ -191,8 +206,9 @@ class Schedule:
 
     # -- what is in an epoch ----------------------------------------------------------------------------------------
 
-    def steps(self, batches: Batches, n_done: int = 0) -> Steps:
-        """Returns what every rank trains in every step of an epoch after its first `n_done` batches."""
+    def steps(self, batches: Batches, n_done: int = 0, begun_at: int = 0) -> Steps:
+        """Returns what every rank trains in every step of an epoch after its first `n_done` batches. Optimizer updates
+        are counted from batch `begun_at`, where these ranks began it."""
 
         def by_step(per_batch: npt.NDArray[Any]) -> npt.NDArray[Any]:
             return per_batch[n_done:].reshape(-1, self.world_size)
@@ -203,7 +219,15 @@ class Schedule:
             by_step(batches.padded_lengths),
             by_step(batches.buckets),
             None if self.loss_tokens is None else by_step(batches.sums(self.loss_tokens)),
+            self._denominators(batches, begun_at)[(n_done - begun_at) // self.world_size :],
         )
+
+    def _denominators(self, batches: Batches, begun_at: int) -> npt.NDArray[np.int64]:
+        tokens = batches.sums(self.lengths if self.loss_tokens is None else self.loss_tokens)[begun_at:]
+        by_step = tokens.reshape(-1, self.world_size).sum(1)
+        first_steps = np.arange(0, len(by_step), self.accumulation_steps)
+        by_update = np.add.reduceat(by_step, first_steps) if len(by_step) else by_step
+        return np.repeat(by_update, self.accumulation_steps)[: len(by_step)]
 
     def heaviest(self, batches: Batches, n_done: int = 0) -> list[HeavyBatch]:
         """Returns the batch that costs most, the one with the longest rows and the one with the most samples, among
@@ -235,59 +259,31 @@ class Schedule:
     def state_of(self, position: Position) -> dict[str, Any]:
         """Returns a position as a small dict of plain values, from which `position_of` reads it on any number of
         ranks."""
-        return {
-            "version": _STATE_VERSION,
-            "epoch": position.epoch,
-            "position": position.n_done,
-            "window": position.arrangement.window,
-            "align_ranks": position.arrangement.align_ranks,
-            "divisions": [list(division) for division in position.arrangement.divisions],
-            "identity": dict(self.identity),
-        }
+        return state_of(position, self.identity)
 
     def position_of(self, state: Mapping[str, Any]) -> Position:
         """Returns the position that `state_of` wrote to `state`, in the arrangement with which its epoch was begun. The
-        start of an epoch takes the schedule's own.
+        start of an epoch takes the schedule's own; the end of one is the start of the next.
 
         Raises:
+            TypeError: the state or one of its values is of the wrong kind.
             ValueError: the state lacks a key, lies beyond the end of its epoch, or is of other lengths, options, seed
                 or order version; the message names all that differs.
         """
-        if state.get("version", _STATE_VERSION) != _STATE_VERSION:
-            raise ValueError(
-                f"state['version'] = {state['version']!r} is not {_STATE_VERSION}; load it with the version of "
-                "bucketshuffle that saved it"
-            )
-        known = self.state_of(self.start_of(0))
-        if missing := [key for key in known if key not in state]:
-            raise ValueError(f"state has no {missing[0]!r}; pass what state_dict of this sampler returned")
-        if unknown := sorted(set(state) - set(known)):
-            warnings.warn(
-                f"bucketshuffle: state has unknown keys, which are ignored: {', '.join(unknown)}", stacklevel=4
-            )
-        if differences := self._differences(state["identity"]):
+        identity, position = read_state(state)
+        if differences := self._differences(identity):
             raise ValueError(
                 f"state is of another plan: {differences}; build the sampler as it was when the state was saved, or "
                 "begin the epoch anew with set_epoch"
             )
-        epoch = integer("state['epoch']", state["epoch"], 0, MAX_WORD)
-        n_done = integer("state['position']", state["position"], 0)
-        if n_done == 0:
-            return self.start_of(epoch)
-        arrangement = Arrangement(
-            integer("state['window']", state["window"], 1),
-            integer("state['align_ranks']", state["align_ranks"], 1),
-            tuple(
-                (integer("state['divisions']", at, 0), integer("state['divisions']", multiple, 1))
-                for at, multiple in state["divisions"]
-            ),
-        )
-        if n_done > (n_batches := self.n_batches(arrangement)):
+        if position.n_done == 0:
+            return self.start_of(position.epoch)
+        if position.n_done > (n_batches := self.n_batches(position.arrangement)):
             raise ValueError(
-                f"state['position'] = {n_done} exceeds the {n_batches} batches of the epoch; pass what state_dict of "
-                "this sampler returned"
+                f"state['position'] = {position.n_done} exceeds the {n_batches} batches of the epoch; pass what "
+                "state_dict of this sampler returned"
             )
-        return Position(epoch, n_done, arrangement)
+        return self.after(position.epoch, position) if position.n_done == n_batches else position
 
     def _differences(self, identity: Mapping[str, Any]) -> str:
         """How this schedule differs from one of another `identity`, in words; empty: not at all."""
@@ -357,6 +353,19 @@ def _admit(
             "each sample"
         )
     return loss_tokens >= min_loss_tokens if min_loss_tokens else None
+
+
+def _as_loss_tokens(loss_tokens: Any) -> npt.NDArray[np.integer[Any]]:
+    """The supervised tokens of each sample, checked as lengths are, under their own name."""
+    try:
+        checked = as_lengths(loss_tokens)
+    except (TypeError, ValueError) as error:
+        raise type(error)(str(error).replace("lengths", "loss_tokens", 1)) from None
+    negative = checked < 0
+    if negative.any():
+        i = int(np.argmax(negative))
+        raise ValueError(f"loss_tokens[{i}] = {checked[i]} is negative; pass the supervised tokens of each sample")
+    return checked
 
 
 def _read_only(array: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.integer[Any]]:

@@ -30,9 +30,24 @@ impl Rows {
     /// Checks the rows of `samples`, padded to the longest, rounded up to a multiple of `pad_to_multiple_of`.
     ///
     /// # Errors
+    /// As [`Rows::padded_to`].
+    pub fn new(offsets: &[i64], samples: &[i64], side: Side, pad_to_multiple_of: usize) -> Result<Self, CollateError> {
+        Self::padded_to(offsets, samples, side, &[], pad_to_multiple_of)
+    }
+
+    /// Checks the rows of `samples`, padded to the first of the ascending `padded_lengths` that holds the longest; where
+    /// there is none, to the longest, rounded up to a multiple of `pad_to_multiple_of`.
+    ///
+    /// # Errors
     /// No samples, a sample outside `0..offsets.len() - 1`, offsets that fall, a multiple of zero, a rectangle beyond
     /// `usize` or beyond the memory.
-    pub fn new(offsets: &[i64], samples: &[i64], side: Side, pad_to_multiple_of: usize) -> Result<Self, CollateError> {
+    pub fn padded_to(
+        offsets: &[i64],
+        samples: &[i64],
+        side: Side,
+        padded_lengths: &[usize],
+        pad_to_multiple_of: usize,
+    ) -> Result<Self, CollateError> {
         if samples.is_empty() {
             return Err(CollateError::EmptyBatch);
         }
@@ -61,7 +76,10 @@ impl Rows {
             spans.push(Span { sample, start, end });
         }
         let too_large = CollateError::Size { n_samples: spans.len(), padded_length: longest };
-        let padded_length = longest.checked_next_multiple_of(pad_to_multiple_of).ok_or(too_large.clone())?;
+        let padded_length = match padded_lengths.get(padded_lengths.partition_point(|&length| length < longest)) {
+            Some(&length) => length,
+            None => longest.checked_next_multiple_of(pad_to_multiple_of).ok_or(too_large.clone())?,
+        };
         padded_length.checked_mul(spans.len()).ok_or(too_large)?;
         Ok(Self { spans, padded_length, side })
     }

@@ -59,7 +59,7 @@ type Padded<'py> = (Bound<'py, PyArray1<i64>>, usize, Vec<Option<Bound<'py, PyAn
 /// Pads the rows of one batch; returns its lengths, its padded length, and one flat array per field (None where `out`
 /// took it).
 #[pyfunction]
-#[pyo3(signature = (offsets, samples, fields, *, left, pad_to_multiple_of))]
+#[pyo3(signature = (offsets, samples, fields, *, left, pad_to_multiple_of, padded_lengths=Vec::new()))]
 #[allow(clippy::needless_pass_by_value, reason = "what a caller passes arrives owned")]
 pub(super) fn pad_rows<'py>(
     py: Python<'py>,
@@ -68,11 +68,12 @@ pub(super) fn pad_rows<'py>(
     fields: Vec<Request<'py>>,
     left: bool,
     pad_to_multiple_of: usize,
+    padded_lengths: Vec<usize>,
 ) -> PyResult<Padded<'py>> {
     let offsets = read::<i64>("offsets", offsets)?;
     let samples = read_samples(samples)?;
     let side = if left { Side::Left } else { Side::Right };
-    let rows = Rows::new(slice("offsets", &offsets)?, &samples, side, pad_to_multiple_of)?;
+    let rows = Rows::padded_to(slice("offsets", &offsets)?, &samples, side, &padded_lengths, pad_to_multiple_of)?;
 
     let mut held = fields.iter().map(hold).collect::<PyResult<Vec<_>>>()?;
     refuse_overlap(&fields, &held)?;

@@ -125,8 +125,12 @@ def test_a_data_loader_resumes_at_every_position(workers: str, epoch: int) -> No
     loader = loader_of(sampler, workers=workers)
     for position in positions:
         sampler.load_state_dict(begun_on(make(), epoch, position))
-        assert list(loader) == whole[position:]
-        assert list(loader) == whole, "the resume is taken once"
+        if position < N:
+            assert list(loader) == whole[position:]
+            sampler.set_epoch(epoch)
+            assert list(loader) == whole, "the resume is taken once"
+        else:
+            assert list(loader) == at_epoch(make(), epoch + 1)
         sampler.resume(epoch, position)
         assert list(loader) == whole[position:]
 
@@ -186,38 +190,79 @@ def test_torchdata_nodes_resume_at_every_position(epoch: int) -> None:
         assert list(loader) == (whole[position:] or at_epoch(make(), epoch + 1))
 
 
+ENDS = ["after the last batch", "after the end"]
+
+
+def state_at_end(sampler: BucketBatchSampler, end: str) -> dict[str, Any]:
+    return after(sampler, N) if end == "after the last batch" else (list(sampler) and sampler.state_dict())
+
+
 @line(23)
-def test_after_the_last_batch_one_empty_pass_then_a_whole_one() -> None:
-    whole = list(make())
+@pytest.mark.parametrize("end", ENDS)
+def test_a_state_at_the_end_of_an_epoch_is_that_of_the_start_of_the_next(end: str) -> None:
+    trained = make()
+    state = state_at_end(trained, end)
+    assert (state["epoch"], state["position"]) == (1, 0)
+    assert trained.epoch == 0, "the epoch never advances by itself"
+    for epoch in (None, 1, 2):
+        sampler = make()
+        sampler.load_state_dict(state)
+        assert sampler.epoch == 1
+        if epoch is not None:
+            sampler.set_epoch(epoch)
+        assert list(sampler) == at_epoch(make(), epoch or 1)
+
+
+@line(23)
+def test_a_loop_that_begins_at_the_epoch_that_is_done_trains_none_twice() -> None:
     sampler = make()
     sampler.load_state_dict(after(make(), N))
+    message = (
+        "bucketshuffle: the state loaded is that of the end of epoch 0, which has no batches left; begin the loop at "
+        "epoch 1, or call reset() before set_epoch(0)"
+    )
+    with pytest.warns(UserWarning, match=f"^{re.escape(message)}$"):
+        sampler.set_epoch(0)
     assert list(sampler) == []
-    assert list(sampler) == whole
+    sampler.set_epoch(1)
+    assert list(sampler) == at_epoch(make(), 1)
 
 
 @line(23)
-def test_after_the_end_of_a_pass_a_whole_one() -> None:
-    finished = make()
-    whole = list(finished)
+def test_after_the_last_epoch_of_all_nothing_is_left() -> None:
     sampler = make()
-    sampler.load_state_dict(finished.state_dict())
-    assert list(sampler) == whole
+    sampler.load_state_dict(begun_on(make(), 2**64 - 1, N))
+    assert (sampler.epoch, list(sampler)) == (2**64 - 1, [])
 
 
 @line(23)
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("epoch", [None, 1, 0])
 @pytest.mark.parametrize("workers", WORKERS)
-def test_a_stateful_data_loader_at_the_end_loses_no_epoch(workers: str) -> None:
+def test_a_stateful_data_loader_at_the_end_loses_no_epoch(workers: str, epoch: int | None, end: str) -> None:
     pytest.importorskip("torchdata")
     from torchdata.stateful_dataloader import StatefulDataLoader
 
-    first = make()
-    loader = loader_of(first, StatefulDataLoader, workers)
-    whole = list(loader)
+    loader = loader_of(make(), StatefulDataLoader, workers)
+    batches = iter(loader)
+    for _ in range(N):
+        next(batches)
+    if end == "after the end":
+        assert list(batches) == []
+    state = pickle.loads(pickle.dumps(loader.state_dict()))
+    del batches
     resumed = make()
     again = loader_of(resumed, StatefulDataLoader, workers)
-    again.load_state_dict(loader.state_dict())
-    passes = [list(again), list(again)]
-    assert next(batches for batches in passes if batches) == whole
+    again.load_state_dict(state)
+    if epoch is not None:
+        resumed.set_epoch(epoch)
+    if epoch == 0:
+        with pytest.warns(UserWarning, match=r"^bucketshuffle: the state loaded is that of the end of epoch 0, which"):
+            assert list(again) == (at_epoch(make(), 0) if end == "after the end" else [])
+    else:
+        assert list(again) == at_epoch(make(), 1)
+    resumed.set_epoch(2)
+    assert list(again) == at_epoch(make(), 2)
 
 
 @line(24)

@@ -356,7 +356,7 @@ DEEPSPEED = """
 import deepspeed, torch
 import torch.distributed as dist
 from pathlib import Path
-from tiny import TOKEN_BUDGET, Model, dataset, record
+from tiny import TOKEN_BUDGET, Model, dataset, labelled_dataset, loss_tokens_of, record
 from torch.utils.data import DataLoader
 from bucketshuffle.torch import BucketBatchSampler, check_loader
 import sys
@@ -364,8 +364,15 @@ import sys
 # Its shared-memory collectives would be compiled here, for CPUs alone.
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 deepspeed.init_distributed("gloo")
-data = dataset()
-sampler = BucketBatchSampler(data.lengths, seed=0, token_budget=TOKEN_BUDGET)
+accumulation_steps, labels = int(sys.argv[2]), sys.argv[3] == "labels"
+data = labelled_dataset() if labels else dataset()
+sampler = BucketBatchSampler(
+    data.lengths,
+    seed=0,
+    token_budget=TOKEN_BUDGET,
+    accumulation_steps=accumulation_steps,
+    loss_tokens=loss_tokens_of(data),
+)
 loader = DataLoader(data, batch_sampler=sampler, collate_fn=data.collate)
 check_loader(loader)
 model = Model()
@@ -373,14 +380,15 @@ model = Model()
 engine, *_ = deepspeed.initialize(
     model=model,
     optimizer=torch.optim.SGD(model.parameters(), lr=1e-2),
-    config={"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1},
+    config={"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": accumulation_steps},
 )
 for epoch in range(2):
     sampler.set_epoch(epoch)
-    for batch, n_tokens in zip(loader, sampler.steps().real_tokens.sum(1).tolist(), strict=True):
-        engine.backward(engine(**batch) * sampler.world_size / n_tokens)
-        engine.step()
+    # DeepSpeed averages over ranks and over steps.
+    for batch, n_tokens in zip(loader, sampler.denominators(), strict=True):
         record(Path(sys.argv[1]), sampler.rank, epoch, batch)
+        engine.backward(engine(**batch) * sampler.world_size * accumulation_steps / n_tokens)
+        engine.step()
 dist.destroy_process_group()
 """
 
@@ -392,5 +400,5 @@ def test_deepspeed_trains_from_a_loader_of_its_own(tmp_path: Path) -> None:
 
     script = tmp_path / "with_deepspeed.py"
     script.write_text(DEEPSPEED)
-    run_script(script, tmp_path, n_processes=2)
+    run_script(script, tmp_path, 1, "none", n_processes=2)
     assert samples_by_epoch(recorded(tmp_path)) == {epoch: list(range(240)) for epoch in range(2)}

@@ -3,44 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import torch.distributed
 
-from bucketshuffle.torch.ranks import n_training_ranks
+from bucketshuffle.options import integer
+from bucketshuffle.torch._check_padding import check_padding
+from bucketshuffle.torch.ranks import data_parallel_rank_and_size, n_training_ranks
 from bucketshuffle.torch.sampler import BucketBatchSampler
 
+_DEEPEST = 16
+"""Wrappers around a batch sampler: accelerate and transformers make two; an object that answers every attribute, more
+than that."""
 
-def check_loader(loader: Any) -> None:
-    """Raises if `loader`, as it is about to be trained from, would repeat or leave out samples or replay an epoch.
+
+def check_loader(loader: Any, *, data_parallel: Any = None, n_batches: int = 0) -> None:
+    """Raises if `loader`, as it is about to be trained from, would repeat or leave out samples, replay an epoch or pad
+    past the token budget.
 
     Finds the `BucketBatchSampler` behind the wrappers of accelerate, transformers, Lightning and Fabric. Call it once,
-    after they have prepared the loader and while the process group is up; it neither communicates nor takes a batch.
+    after they have prepared the loader and while the process group is up; it does not communicate.
 
     Args:
         loader: a `DataLoader`, or what a trainer made of one.
+        data_parallel: the ranks that get batches of their own, where tensor, context or pipeline parallelism makes them
+            fewer than all: a device mesh, a process group, or their number. Default: all ranks.
+        n_batches: how many batches to make, from the data set and the collator of the loader, and to compare with the
+            plan. The position of the loader stays where it is.
 
     Raises:
+        TypeError: an argument is of the wrong kind.
         ValueError: the loader has no `BucketBatchSampler`; batches would reach two ranks or none; the ranks cannot
             share the batches equally; `set_epoch` does not reach the sampler; the data set has another size than
-            `lengths`.
+            `lengths`, or a `PreloadedDataset` has other lengths; the collator pads to longer rows than planned.
     """
+    n_batches = integer("n_batches", n_batches, 0)
     loader = _unwrapped(loader)
-    chain = list(_chain(loader))
+    chain = list(islice(_chain(loader), _DEEPEST))
     sampler = chain[-1] if chain else None
     if not isinstance(sampler, BucketBatchSampler):
-        found = " in ".join(type(link).__name__ for link in reversed(chain)) or "no batch sampler"
+        found = " in ".join(type(link).__name__ for link in reversed(chain[:3])) or "no batch sampler"
         raise ValueError(
             f"loader has {found}, not a BucketBatchSampler; pass one as DataLoader(..., batch_sampler=sampler)"
         )
-    _check_shards(loader, chain, sampler)
+    if data_parallel is None:
+        data_parallel = getattr(loader, "torch_device_mesh", None)  # accelerate's
+    _check_shards(loader, chain, sampler, data_parallel)
     _check_epoch(loader, chain, sampler)
-    dataset: Any = getattr(loader, "dataset", None)
-    if hasattr(dataset, "__len__") and len(dataset) != len(sampler.lengths):
-        raise ValueError(
-            f"loader.dataset has {len(dataset)} samples, the sampler was built from {len(sampler.lengths)} lengths; "
-            "build it from the lengths of this data set, in its order"
-        )
+    check_padding(loader, sampler, n_batches)
 
 
 def check_ranks(sampler: BucketBatchSampler) -> None:
@@ -73,7 +84,9 @@ def check_ranks(sampler: BucketBatchSampler) -> None:
             what = ", ".join(f"{key} = {theirs.get(key)!r} (rank 0: {first.get(key)!r})" for key in differing)
             raise ValueError(f"the sampler of rank {other} is of another plan: {what}; build it alike on every rank")
     ranks = [theirs["rank"] for theirs in everyone]
-    if first["world_size"] == len(everyone) and sorted(ranks) != list(range(len(everyone))):
+    # With tensor, context or pipeline parallelism several ranks share the batches of one.
+    n_times = max(len(everyone) // first["world_size"], 1)
+    if sorted(ranks) != [rank for rank in range(first["world_size"]) for _ in range(n_times)]:
         raise ValueError(f"the samplers have ranks {ranks}; leave rank out, or pass each process its own")
 
 
@@ -95,7 +108,7 @@ def _chain(loader: Any) -> Iterator[Any]:
         link = getattr(link, "batch_sampler", None) or getattr(link, "_batch_sampler", None)
 
 
-def _check_shards(loader: Any, chain: list[Any], sampler: BucketBatchSampler) -> None:
+def _check_shards(loader: Any, chain: list[Any], sampler: BucketBatchSampler, data_parallel: Any) -> None:
     if type(loader).__name__ == "DataLoaderDispatcher":
         raise ValueError(
             "loader joins the batches of all ranks and cuts them anew (dispatch_batches), past the token budget; set "
@@ -114,11 +127,23 @@ def _check_shards(loader: Any, chain: list[Any], sampler: BucketBatchSampler) ->
             f"loader divides batches that were planned for windows of {sampler.schedule.window} among {n_shares} "
             f"processes; build the sampler with a window that is a multiple of {n_shares}"
         )
-    n_served, n_ranks = sampler.world_size * n_shares, n_training_ranks()
-    if n_served != n_ranks:
+    n_served = sampler.world_size * n_shares
+    if data_parallel is None:
+        n_ranks = n_training_ranks()
+        if n_served != n_ranks:
+            shared = ", or where ranks share batches (tensor, context, pipeline parallelism) data_parallel"
+            raise ValueError(
+                f"loader divides the batches among {n_served} ranks, but {n_ranks} train; build the sampler after the "
+                f"process group, or pass rank and world_size{shared if n_served > 1 else ''}"
+            )
+        return
+    rank, n_ranks = data_parallel_rank_and_size(data_parallel)
+    if n_served != n_ranks or (n_shares == 1 and rank not in (None, sampler.rank)):
+        shown = "" if rank is None else f"rank={rank}, "
         raise ValueError(
-            f"loader divides the batches among {n_served} ranks, but {n_ranks} train; build the sampler after the "
-            "process group, or pass rank and world_size"
+            f"the sampler has rank {sampler.rank} of {sampler.world_size}, and loader divides its batches among "
+            f"{n_shares} processes, but {n_ranks} ranks get batches of their own; build the sampler with "
+            f"{shown}world_size={n_ranks}"
         )
 
 

@@ -49,6 +49,8 @@ class PadCollator:
             takes itself.
         side: where the padding goes, the same for all keys.
         pad_to_multiple_of: round `L` up to a multiple of this, in tokens. Give the sampler the same.
+        padding_of: pad to the lengths that a `BucketBatchSampler`, a `Schedule` or a `Planner` plans with. Use it in
+            place of `pad_to_multiple_of` whenever there is one, and always with `padded_lengths`.
         attention_mask: dtype of `attention_mask` `(B, L)`, True or 1 at real tokens: torch.bool, uint8, int32, int64.
             None: no mask.
         lengths: add `lengths` `(B,)`, int64, real tokens of each sample.
@@ -80,6 +82,7 @@ class PadCollator:
         dtype: Mapping[str, torch.dtype] | None = None,
         side: Literal["right", "left"] = "right",
         pad_to_multiple_of: int = 1,
+        padding_of: Any = None,
         attention_mask: torch.dtype | None = torch.bool,
         lengths: bool = False,
         position_ids: bool = False,
@@ -106,7 +109,7 @@ class PadCollator:
         self.fill = dict(fill or {})
         self.dtype = dict(dtype or {})
         self.side = side
-        self.pad_to_multiple_of = integer("pad_to_multiple_of", pad_to_multiple_of, 1)
+        self.pad_to_multiple_of, self.padded_lengths = _padding(pad_to_multiple_of, padding_of)
         self.attention_mask = attention_mask
         self.lengths = flag("lengths", lengths)
         self.position_ids = flag("position_ids", position_ids)
@@ -201,6 +204,7 @@ class PadCollator:
             fields,
             left=self.side == "left",
             pad_to_multiple_of=self.pad_to_multiple_of,
+            padded_lengths=self.padded_lengths,
             lengths=self.lengths and "lengths" not in taken,
             sample_indices=self.sample_indices and "sample_indices" not in taken,
         )
@@ -239,6 +243,22 @@ def _check_mapping(option: str, value: object, example: str) -> None:
         raise TypeError(
             f'{option} = {value!r} is a {type(value).__name__}, not a mapping by key; use {{"input_ids": {example}}}'
         )
+
+
+def _padding(pad_to_multiple_of: int, padding_of: Any) -> tuple[int, tuple[int, ...]]:
+    """The multiple, and the ascending padded lengths that come before it."""
+    if padding_of is None:
+        return integer("pad_to_multiple_of", pad_to_multiple_of, 1), ()
+    if pad_to_multiple_of != 1:
+        raise ValueError("pad_to_multiple_of has no effect with padding_of; leave pad_to_multiple_of out")
+    planned = getattr(padding_of, "schedule", padding_of)
+    if not hasattr(planned, "padding"):
+        raise TypeError(
+            f"padding_of is a {type(padding_of).__name__}, not a sampler, a Schedule or a Planner; pass what plans the "
+            "batches"
+        )
+    padding: tuple[int, tuple[int, ...]] = planned.padding
+    return padding
 
 
 def _columns(items: Sequence[Any]) -> dict[str, list[Any]]:

@@ -313,7 +313,8 @@ class PreloadedDataset(Dataset[dict[str, Any]]):
         Args:
             seed: see `bucketshuffle.pack_epoch`.
             epoch: see `bucketshuffle.pack_epoch`.
-            options: those of `bucketshuffle.pack_epoch`; `pad_to_multiple_of` is the collator's unless given.
+            options: those of `bucketshuffle.pack_epoch`; `pad_to_multiple_of` and `padded_lengths` are the collator's
+                unless given.
 
         Raises:
             TypeError, ValueError: as `pack_epoch`; a `pad_to_multiple_of` to which the collator does not pad.
@@ -321,8 +322,17 @@ class PreloadedDataset(Dataset[dict[str, Any]]):
         from bucketshuffle import Planner
 
         multiple = self.collator.pad_to_multiple_of
-        planned = options.setdefault("pad_to_multiple_of", multiple)
+        if self.collator.padded_lengths:
+            options.setdefault("padded_lengths", self.collator.padded_lengths)
+        else:
+            options.setdefault("pad_to_multiple_of", multiple)
         planner = Planner(self.lengths, **options)
+        planned, padded_lengths = planner.padding
+        if padded_lengths != self.collator.padded_lengths:
+            raise ValueError(
+                "padded_lengths are not those of the collator, which would pad to others; make the collator with "
+                "padding_of, or leave padded_lengths out"
+            )
         if planned % multiple:
             raise ValueError(
                 f"pad_to_multiple_of = {planned} is no multiple of the collator's pad_to_multiple_of = {multiple}, so "

@@ -101,6 +101,7 @@ class Padder:
         fields: what a batch is made of.
         left: padding comes before the tokens.
         pad_to_multiple_of: `L` is a multiple of this, in tokens.
+        padded_lengths: `L` is the first of these that holds the longest sample, where one does, in tokens, ascending.
         lengths: add `lengths` `(B,)`.
         sample_indices: add `sample_indices` `(B,)`.
     """
@@ -111,6 +112,7 @@ class Padder:
         *,
         left: bool,
         pad_to_multiple_of: int,
+        padded_lengths: Sequence[int],
         lengths: bool,
         sample_indices: bool,
     ) -> None:
@@ -118,6 +120,7 @@ class Padder:
         self._names = {field.name for field in self.fields}
         self._left = left
         self._pad_to_multiple_of = pad_to_multiple_of
+        self._padded_lengths = padded_lengths
         self._lengths = lengths
         self._sample_indices = sample_indices
 
@@ -154,7 +157,12 @@ class Padder:
         if out:
             requests = self._into(requests, out)
         lengths, padded_length, arrays = _core.pad_rows(
-            offsets, samples, requests, left=self._left, pad_to_multiple_of=self._pad_to_multiple_of
+            offsets,
+            samples,
+            requests,
+            left=self._left,
+            pad_to_multiple_of=self._pad_to_multiple_of,
+            padded_lengths=self._padded_lengths,
         )
         shape = len(lengths), padded_length
         batch = {

@@ -36,6 +36,34 @@ def rank_and_world_size(rank: Any = None, world_size: Any = None, sampler: Any =
     return rank, world_size
 
 
+def data_parallel_rank_and_size(data_parallel: Any) -> tuple[int | None, int]:
+    """Returns the rank of this process among those that get batches of their own, None if that is not said, and how
+    many of these there are: of a device mesh, a process group or an int. Of a mesh of several dimensions those count
+    whose names begin with "dp" or "data".
+
+    Raises:
+        TypeError: it is none of these.
+        ValueError: a mesh of several dimensions names none of them so.
+    """
+    names = getattr(data_parallel, "mesh_dim_names", None)
+    if hasattr(data_parallel, "get_coordinate") and data_parallel.ndim > 1:
+        chosen = [i for i, name in enumerate(names or ()) if name.startswith(("dp", "data"))]
+        if not chosen:
+            raise ValueError(
+                f"data_parallel has the dimensions {names}, none called dp; pass that of the ranks with batches of "
+                "their own, as mesh[name]"
+            )
+        rank, size = 0, 1
+        for i in chosen:
+            rank, size = rank * data_parallel.size(i) + data_parallel.get_local_rank(i), size * data_parallel.size(i)
+        return rank, size
+    if hasattr(data_parallel, "get_local_rank") and hasattr(data_parallel, "size"):
+        return data_parallel.get_local_rank(), data_parallel.size()
+    if isinstance(data_parallel, torch.distributed.ProcessGroup):
+        return data_parallel.rank(), data_parallel.size()
+    return None, integer("data_parallel", data_parallel, 1)
+
+
 def n_training_ranks() -> int:
     """Returns how many processes train: of `torch.distributed` where it is initialised, else of the environment, else
     1.
@@ -52,6 +80,8 @@ def _found() -> tuple[int, int]:
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     variables = {name: os.environ[name] for name in ("RANK", "WORLD_SIZE") if name in os.environ}
+    if list(variables) == ["WORLD_SIZE"] and _whole_number("WORLD_SIZE", variables["WORLD_SIZE"]) == 1:
+        return 0, 1  # Some platforms set it alone.
     if len(variables) == 1:
         (name,) = variables
         raise ValueError(
