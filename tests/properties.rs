@@ -1,6 +1,7 @@
 //! What a plan promises, on generated lengths and options.
 use bucketshuffle::{
-    Boundaries, CostModel, DFLASH_BOUNDARIES, Empty, EpochPlan, Options, Overlong, Planner, Strategy, pack_epoch,
+    Boundaries, Closed, CostModel, DFLASH_BOUNDARIES, Empty, EpochPlan, Options, Overlong, Planner, Strategy,
+    pack_epoch,
 };
 use proptest::prelude::{any, prop_assert, prop_assert_eq, prop_oneof, proptest};
 use proptest::strategy::{Just, Strategy as Generated};
@@ -88,6 +89,27 @@ proptest! {
                 prop_assert!(batch.iter().all(|&i| (above + 1..=top).contains(&i64::from(lengths[i as usize]))));
             }
         }
+    }
+
+    #[test]
+    fn totals_are_those_of_the_batches(lengths in lengths(), options in options(), seed: u64) {
+        let Ok(plan) = pack_epoch(lengths.as_slice(), seed, 0, options.clone()) else { return Ok(()) };
+        let length = |&i: &i64| u64::from(lengths[i as usize]);
+        let costs = batches(&plan).map(|(batch, ..)| {
+            options.cost.batch_cost(batch.len(), batch.iter().map(length).max().unwrap())
+        });
+        let costs: Vec<u128> = costs.collect();
+        let totals = &plan.totals;
+        let sum = |samples: &[i64]| samples.iter().map(|i| u128::from(length(i))).sum::<u128>();
+        prop_assert_eq!(totals.real_tokens, sum(&plan.indices));
+        prop_assert_eq!(totals.dropped_tokens, sum(&plan.dropped));
+        prop_assert_eq!(totals.padded_tokens, batches(&plan).map(|(batch, padded, _)| batch.len() as u128 * padded as u128).sum());
+        prop_assert_eq!(totals.cost, costs.iter().sum());
+        prop_assert_eq!(totals.budget_tokens, costs.len() as u128 * u128::from(options.cost.token_budget));
+        let at_most: Vec<i64> = costs.iter().map(|&cost| i64::try_from(cost).unwrap_or(i64::MAX)).collect();
+        prop_assert_eq!(&plan.costs, &at_most);
+        let Closed { by_budget, by_max_batch_size, by_bucket_end } = totals.closed;
+        prop_assert_eq!(by_budget + by_max_batch_size + by_bucket_end + totals.n_splits, costs.len() as u64);
     }
 
     #[test]
