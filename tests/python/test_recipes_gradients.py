@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import sys
 from pathlib import Path
 
@@ -36,39 +38,42 @@ def relative_error(out: Path, accumulation_steps: int, labels: bool) -> float:
     return float((actual - expected).norm() / expected.norm())
 
 
-@pytest.mark.parametrize("labels", [False, True], ids=["no labels", "labels"])
-@pytest.mark.parametrize("accumulation_steps", [1, 4])
-@pytest.mark.parametrize("n_ranks", [1, 2])
-@pytest.mark.parametrize(
-    "recipe",
-    [
-        "ddp",
-        pytest.param("stateful_dataloader", marks=needs("torchdata")),
-        pytest.param("accelerate_loop", marks=needs("accelerate")),
-        pytest.param("hf_trainer", marks=needs("transformers")),
-        pytest.param("lightning_module", marks=needs("lightning", "torchdata")),
-        pytest.param("deepspeed", marks=needs("deepspeed")),
-        pytest.param("ray_train", marks=needs("ray")),
-    ],
-)
-def test_the_gradient_of_an_update_is_that_of_the_mean_over_its_tokens(
-    tmp_path: Path, recipe: str, n_ranks: int, accumulation_steps: int, labels: bool
-) -> None:
-    script, options = EXAMPLES / f"{recipe}.py", ["--epochs", "1", "--accumulation-steps", accumulation_steps]
-    options += ["--out", tmp_path, *(["--labels"] if labels else [])]
+RECIPES = [
+    "ddp",
+    pytest.param("stateful_dataloader", marks=needs("torchdata")),
+    pytest.param("accelerate_loop", marks=needs("accelerate")),
+    pytest.param("hf_trainer", marks=needs("transformers")),
+    pytest.param("lightning_module", marks=needs("lightning", "torchdata")),
+    pytest.param("deepspeed", marks=needs("deepspeed")),
+    pytest.param("ray_train", marks=needs("ray")),
+]
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_the_gradient_of_an_update_is_that_of_the_mean_over_its_tokens(tmp_path: Path, recipe: str) -> None:
+    script = EXAMPLES / f"{recipe}.py"
     if recipe == "deepspeed":
         script = tmp_path / "with_deepspeed.py"
         script.write_text(DEEPSPEED)
-        run_script(script, tmp_path, accumulation_steps, "labels" if labels else "none", n_processes=n_ranks)
-    elif recipe == "ray_train":
-        run_script(script, *options, "--ranks", n_ranks, timeout_s=200)
-    elif recipe == "lightning_module":
-        run_script(script, *options, "--devices", n_ranks)
-    elif recipe == "stateful_dataloader":
-        if n_ranks > 1:
-            pytest.skip("this recipe is of one process; ddp is that of several")
-        run_script(script, *options)
-    else:
-        run_script(script, *options, n_processes=n_ranks)
-    assert len(recorded(tmp_path)) == n_ranks
-    assert relative_error(tmp_path, accumulation_steps, labels) < 1e-5
+    numbers_of_ranks = [1] if recipe == "stateful_dataloader" else [1, 2]  # ddp is the recipe of several processes.
+    cases = list(itertools.product(numbers_of_ranks, [1, 4], [False, True]))
+    runs: list[tuple[int, list[str]]] = []
+    for n_ranks, accumulation_steps, labels in cases:
+        out = str(tmp_path / f"{n_ranks}-{accumulation_steps}-{labels}")
+        options = ["--out", out, "--epochs", "1", "--accumulation-steps", str(accumulation_steps)]
+        options += ["--labels"] if labels else []
+        if recipe == "deepspeed":
+            options = [out, str(accumulation_steps), "labels" if labels else "none"]
+        elif recipe == "lightning_module":
+            options += ["--devices", str(n_ranks)]
+        elif recipe == "ray_train":
+            options += ["--ranks", str(n_ranks)]
+        runs.append((0 if recipe == "ray_train" else n_ranks, options))
+    run_script(Path(__file__).parent / "run_in_turn.py", script, json.dumps(runs), timeout_s=280)
+    errors = {}
+    for case in cases:
+        n_ranks, accumulation_steps, labels = case
+        out = tmp_path / f"{n_ranks}-{accumulation_steps}-{labels}"
+        assert len(recorded(out)) == n_ranks, case
+        errors[case] = relative_error(out, accumulation_steps, labels)
+    assert max(errors.values()) < 1e-5, errors
