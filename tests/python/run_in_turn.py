@@ -1,7 +1,7 @@
 """Runs a script several times, on the ranks that each run asks for, and imports what it imports once.
 
 Every rank of every run is forked from a process that has only imported modules: the trainers take seconds to import and
-train the examples in tenths of one. A script that is to run in this process itself (Ray starts its own) gives 0 ranks.
+train the examples in tenths of one.
 
     python run_in_turn.py script.py '[[n_ranks, ["--option", "value"]], ...]'
 """
@@ -22,11 +22,6 @@ def import_what(script: Path) -> None:
     exec(compile(ast.Module(imports, []), str(script), "exec"), {})
 
 
-def run(script: Path, arguments: list[str]) -> None:
-    sys.argv = [str(script), *arguments]
-    runpy.run_path(str(script), run_name="__main__")
-
-
 def fork_rank(rank: int, n_ranks: int, port: int, script: Path, arguments: list[str]) -> int:
     if (child := os.fork()) != 0:
         return child
@@ -35,7 +30,8 @@ def fork_rank(rank: int, n_ranks: int, port: int, script: Path, arguments: list[
         ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": n_ranks, "LOCAL_WORLD_SIZE": n_ranks}
         os.environ |= {name: str(value) for name, value in (ranks | {"MASTER_PORT": port}).items()}
         os.environ["MASTER_ADDR"] = "localhost"
-        run(script, arguments)
+        sys.argv = [str(script), *arguments]
+        runpy.run_path(str(script), run_name="__main__")
         status = 0
     except BaseException:
         traceback.print_exc()
@@ -49,9 +45,6 @@ if __name__ == "__main__":
     runs = json.loads(sys.argv[2])
     import_what(script)
     for n_ranks, arguments in runs:
-        if n_ranks == 0:
-            run(script, arguments)
-            continue
         port = free_port()
         children = [fork_rank(rank, n_ranks, port, script, arguments) for rank in range(n_ranks)]
         for child in children:
