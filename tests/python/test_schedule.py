@@ -56,7 +56,7 @@ def test_a_state_of_a_position_is_the_position() -> None:
 
 
 def test_a_rest_with_fewer_samples_than_an_update_has_batches_is_divided_once() -> None:
-    schedule = make(np.full(28, 10), world_size=2, accumulation_steps=8)  # 5 batches of 6 samples, the last of 4.
+    schedule = make(np.full(27, 10), world_size=2, accumulation_steps=8)  # 5 batches of 6 samples, the last of 3.
     shared = schedule.shared(Position(0, 2, Arrangement(1, 1)))
     assert shared.arrangement.divisions == ((2, 2),)
     assert schedule.n_batches(shared.arrangement) == 6
