@@ -93,7 +93,13 @@ proptest! {
 
     #[test]
     fn totals_are_those_of_the_batches(lengths in lengths(), options in options(), seed: u64) {
-        let Ok(plan) = pack_epoch(lengths.as_slice(), seed, 0, options.clone()) else { return Ok(()) };
+        let admitted: Vec<bool> = (0..lengths.len()).map(|i| seed >> (i % 64) & 7 != 0).collect();
+        let planner = Planner::of_admitted(lengths.as_slice(), Some(&admitted), options.clone());
+        let Ok(planner) = planner else { return Ok(()) };
+        let plan = planner.plan(seed, 0);
+        prop_assert_eq!(planner.boundaries().iter().map(|&edge| edge as i64).collect::<Vec<_>>(), plan.boundaries.clone());
+        prop_assert_eq!(planner.dropped().iter().map(|&i| i as i64).collect::<Vec<_>>(), plan.dropped.clone());
+        prop_assert_eq!(planner.options(), &options);
         let length = |&i: &i64| u64::from(lengths[i as usize]);
         let costs = batches(&plan).map(|(batch, ..)| {
             options.cost.batch_cost(batch.len(), batch.iter().map(length).max().unwrap())
@@ -156,6 +162,17 @@ fn seed_and_epoch_are_not_added() {
     let planner = Planner::new(lengths.as_slice(), options).unwrap();
     assert_eq!(planner.plan(0, 1), planner.plan(0, 1));
     assert_ne!(planner.plan(0, 1), planner.plan(1, 0));
+}
+
+// Noise is drawn in chunks of 4,096 samples: every thread gets several, and cells of several threads.
+#[test]
+fn threads_that_share_the_chunks_of_an_epoch_change_nothing() {
+    let lengths = scrambled(50_000);
+    let plan = |threads| pack_epoch(lengths.as_slice(), 5, 2, Options { threads: Some(threads), ..Options::default() });
+    let one = plan(1).unwrap();
+    for threads in 2..5 {
+        assert!(plan(threads).unwrap() == one, "threads = {threads}");
+    }
 }
 
 // Two million samples are above the switch to several threads, so the default is checked against one.
