@@ -131,6 +131,10 @@ def test_training_ranks_are_counted_in_the_environment(monkeypatch: pytest.Monke
             "the environment has WORLD_SIZE alone of RANK and WORLD_SIZE; set both, or pass rank and world_size",
         ),
         (
+            {"WORLD_SIZE": "two"},
+            "the environment has WORLD_SIZE = 'two', not a whole number; correct it, or pass rank and world_size",
+        ),
+        (
             {"RANK": "0", "WORLD_SIZE": "two"},
             "the environment has WORLD_SIZE = 'two', not a whole number; correct it, or pass rank and world_size",
         ),

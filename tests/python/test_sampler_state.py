@@ -364,7 +364,7 @@ def test_more_batches_done_than_there_are_is_refused() -> None:
         make().resume(0, N + 1)
 
 
-@pytest.mark.parametrize("ask", ["resume", "steps", "heaviest"])
+@pytest.mark.parametrize("ask", ["resume", "steps", "heaviest", "set_epoch"])
 @pytest.mark.parametrize("epoch", [-1, 2**64])
 def test_an_epoch_that_cannot_be_is_named(ask: str, epoch: int) -> None:
     message = f"epoch = {epoch} is outside [0, {2**64 - 1}]; choose a value in that range"
