@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bucketshuffle import ORDER_VERSION, Planner
-from bucketshuffle.batches import Batches
+from bucketshuffle.batches import Batches, extra_parts
 from bucketshuffle.schedule import Arrangement, Position, Schedule, Steps
 from conftest import uneven_lengths
 
@@ -72,6 +72,26 @@ def test_a_rest_divided_for_the_ranks_alone_is_divided_for_their_updates() -> No
     shared = here.shared(divided._replace(n_done=5))
     assert shared.arrangement.divisions == ((3, 2), (5, 8))
     assert (here.n_batches(shared.arrangement) - 5) % 8 == 0
+
+
+def test_of_equal_batches_the_first_are_divided() -> None:
+    assert extra_parts(np.full(1_000, 7), 3).tolist() == [1, 1, 1] + [0] * 997
+    assert extra_parts(np.tile([3, 7, 5], 300), 2).nonzero()[0].tolist() == [1, 4]
+
+
+def test_parts_of_a_batch_are_padded_exactly_above_2_to_the_53() -> None:
+    lengths = np.full(9, 2**53 + 1)
+    schedule = Schedule(lengths, token_budget=2**55, world_size=4)
+    batches = schedule.batches(0, schedule.shared(Position(0, 1, Arrangement(1, 1))).arrangement)
+    assert len(batches) == 5
+    assert set(batches.padded_lengths.tolist()) == {2**53 + 1}
+
+
+def test_loss_tokens_without_a_minimum_differ_in_the_loss_tokens_alone() -> None:
+    state = make(loss_tokens=SMALL // 2).state_of(Position(0, 2, Arrangement(1, 1)))
+    message = r"^state is of another plan: loss_tokens = None \(saved with '[0-9a-f]{16}'\); build the sampler"
+    with pytest.raises(ValueError, match=message):
+        make().position_of(state)
 
 
 def test_a_plan_on_one_rank_is_never_divided() -> None:
