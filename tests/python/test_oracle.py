@@ -135,6 +135,19 @@ def test_an_epoch_that_needs_more_batches_than_the_count_is_drawn_again(options:
             assert_equals_oracle(lengths, 0, epoch=epoch, **options)
 
 
+def test_an_epoch_whose_every_draw_needs_too_many_batches_is_planned_without_noise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    noises: list[int] = []
+    soft_shuffle = oracle.soft_shuffle
+    monkeypatch.setattr(
+        oracle, "soft_shuffle", lambda plan, draw, noise: noises.append(noise) or soft_shuffle(plan, draw, noise)
+    )
+    lengths = [25, 29, 14, 2, 9, 17, 16, 13, 30, 26, 27]
+    assert_equals_oracle(lengths, 0, token_budget=39, padding_target=1.0, constant_count=True, epoch=6)
+    assert min(noises) == 0, "the case takes no last attempt"
+
+
 def test_the_oracle_itself_tells_plans_apart() -> None:
     """A comparison that holds between any two plans would hold between wrong ones."""
     lengths = uneven_lengths(500).tolist()
