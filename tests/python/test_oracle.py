@@ -9,8 +9,8 @@ import numpy as np
 import oracle
 import pytest
 from bucketshuffle import Planner, pack_epoch
-from conftest import uneven_lengths
-from hypothesis import event, given, settings
+from conftest import examples, uneven_lengths
+from hypothesis import event, given
 from hypothesis import strategies as st
 from inputs import COST_OPTIONS, WORDS, cost_of, problems
 from promises import assert_stats_true
@@ -57,7 +57,7 @@ def oracle_plan(lengths: Sequence[int], seed: int, edges: list[int], **options: 
     return oracle.pack_epoch(lengths, seed, cost=cost, **options)
 
 
-@settings(max_examples=600)
+@examples(600)
 @given(problem=problems(), seed=WORDS)
 def test_every_option_gives_the_plan_of_the_oracle(problem: tuple[list[int], dict[str, Any]], seed: int) -> None:
     lengths, options = problem
@@ -65,7 +65,7 @@ def test_every_option_gives_the_plan_of_the_oracle(problem: tuple[list[int], dic
     assert_equals_oracle(lengths, seed, **options)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     n=st.integers(0, 3_000), longest=st.sampled_from([1, 50, 4_000]), budget=st.integers(1, 40_000), seed=WORDS,
     window=st.sampled_from([1, 4, 16]), constant_count=st.booleans(),
@@ -133,6 +133,19 @@ def test_an_epoch_that_needs_more_batches_than_the_count_is_drawn_again(options:
         if natural[epoch] > count:
             assert len(pack_epoch(lengths, 0, epoch=epoch, **options)) == count
             assert_equals_oracle(lengths, 0, epoch=epoch, **options)
+
+
+def test_an_epoch_whose_every_draw_needs_too_many_batches_is_planned_without_noise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    noises: list[int] = []
+    soft_shuffle = oracle.soft_shuffle
+    monkeypatch.setattr(
+        oracle, "soft_shuffle", lambda plan, draw, noise: noises.append(noise) or soft_shuffle(plan, draw, noise)
+    )
+    lengths = [25, 29, 14, 2, 9, 17, 16, 13, 30, 26, 27]
+    assert_equals_oracle(lengths, 0, token_budget=39, padding_target=1.0, constant_count=True, epoch=6)
+    assert min(noises) == 0, "the case takes no last attempt"
 
 
 def test_the_oracle_itself_tells_plans_apart() -> None:
