@@ -20,6 +20,7 @@ mod by_length;
 mod cells;
 pub mod collate;
 mod cost;
+mod epoch;
 mod error;
 mod exponential;
 mod lengths;

@@ -152,6 +152,7 @@ fn detached<T: Send>(py: Python<'_>, work: impl FnOnce(Check<'_>) -> Result<T, E
         if thread::current().id() == caller {
             let mut next_look = next_look.lock().unwrap_or_else(PoisonError::into_inner);
             if Instant::now() >= *next_look {
+                #[allow(clippy::redundant_closure_for_method_calls, reason = "the method is for one lifetime")]
                 if let Err(error) = Python::attach(|py| py.check_signals()) {
                     raised.get_or_init(|| error);
                 }

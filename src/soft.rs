@@ -55,8 +55,9 @@ fn repeats(classes: &[Class], model: &CostModel, repeat_weight: f64) -> Result<V
 /// Cuts `0..n` into runs of the least total cost, of equal ones those whose last runs start first, and returns their
 /// ends. The best start of a run never moves down as its end moves up.
 fn cheapest(n: usize, cost: impl Fn(usize, usize) -> u128, check: Check<'_>) -> Result<Vec<usize>> {
-    let (mut best, mut starts): (Vec<u128>, _) = (memory::with_capacity(n + 1)?, memory::filled(0, n + 1)?);
+    let (mut best, mut starts): (Vec<u128>, _) = (memory::with_capacity(n + 1)?, memory::with_capacity(n + 1)?);
     best.push(0);
+    starts.push(0);
     // Starts that may still win, each with the first end at which it does; both ascend.
     let mut candidates = VecDeque::from([(0, 1)]);
     for end in 1..=n {
@@ -70,7 +71,7 @@ fn cheapest(n: usize, cost: impl Fn(usize, usize) -> u128, check: Check<'_>) -> 
         }
         let (start, _) = candidates[0];
         best.push(best[start].saturating_add(cost(start, end)));
-        starts[end] = start;
+        starts.push(start);
         let total = |start: usize, end: usize| best[start].saturating_add(cost(start, end));
         while let Some(&(last, from)) = candidates.back() {
             let wins = |at: usize| total(end, at) < total(last, at);

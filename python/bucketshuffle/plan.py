@@ -75,6 +75,9 @@ def pack_epoch(
     Raises:
         TypeError: `lengths` or an option is of the wrong kind.
         ValueError: a length or an option has a value that cannot be accepted.
+        MemoryError: the system has not enough memory.
+
+    A signal whose handler raises, such as Ctrl-C, ends the call early.
 
     Complexity: O(n_samples), plus O(V log V) for V distinct padded lengths under "auto", O(K V log V) for K buckets.
 
@@ -96,7 +99,7 @@ class Planner:
         options: those of `pack_epoch`.
 
     Raises:
-        TypeError, ValueError: as `pack_epoch`.
+        TypeError, ValueError, MemoryError: as `pack_epoch`.
 
     >>> from bucketshuffle import Planner
     >>> planner = Planner([5, 3, 8, 5, 3, 8], token_budget=16, boundaries=[0, 4, 8])

@@ -9,11 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import uneven_lengths
-
-pytest.importorskip("torch")
-
 from bucketshuffle.torch import BucketBatchSampler
+from conftest import uneven_lengths
 from torch.utils.data import DataLoader, Dataset
 
 SMALL = uneven_lengths(60, longest=40)

@@ -76,6 +76,23 @@ def test_hf_trainer_stops_in_epoch_1_and_resumes(tmp_path: Path) -> None:
     assert n_steps == max_steps == len(whole[0]) // accumulation_steps
 
 
+@needs("accelerate", "transformers")
+def test_hf_trainer_resumed_on_another_division_is_refused_or_exact(tmp_path: Path) -> None:
+    script = EXAMPLES / "hf_trainer.py"
+    run_script(script, "--out", tmp_path / "parts", "--accumulation-steps", 4, "--stop-after", 2)
+    for name, accumulation_steps, n_processes in (("fewer", 1, 1), ("more", 4, 2)):
+        shutil.copytree(tmp_path / "parts", tmp_path / name)
+        options = ("--out", tmp_path / name, "--accumulation-steps", accumulation_steps, "--resume")
+        with pytest.raises(
+            AssertionError, match="is of another plan; resume with the data, the seed, the token budget"
+        ):
+            run_script(script, *options, n_processes=n_processes)
+        assert recorded(tmp_path / name) == recorded(tmp_path / "parts")
+    # Four batches an update as before, on two ranks.
+    run_script(script, "--out", tmp_path / "parts", "--accumulation-steps", 2, "--resume", n_processes=2)
+    assert every_sample_in_every_epoch(tmp_path / "parts", 3)
+
+
 @needs("lightning", "torchdata")
 @pytest.mark.contract(37, 41)
 def test_lightning_module(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from test_examples import needs
 torch = pytest.importorskip("torch")
 
 from bucketshuffle.torch import BucketBatchSampler, PadCollator, check_loader, check_ranks  # noqa: E402
-from samplers import Numbers, as_is, at_epoch, in_step_order, loader_of, make, ranks  # noqa: E402
+from samplers import SMALL, Numbers, as_is, at_epoch, in_step_order, loader_of, make, ranks  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
 pytestmark = pytest.mark.timeout(300)
@@ -204,7 +204,7 @@ LIGHTNING = """
 import warnings; warnings.simplefilter("ignore")
 import lightning, torch
 from lightning.fabric import Fabric
-from samplers import Numbers, at_epoch, in_step_order, make, ranks
+from samplers import SMALL, Numbers, at_epoch, in_step_order, make, ranks
 from torch.utils.data import DataLoader
 from bucketshuffle.torch import check_loader, check_ranks
 
@@ -402,3 +402,38 @@ def test_deepspeed_trains_from_a_loader_of_its_own(tmp_path: Path) -> None:
     script.write_text(DEEPSPEED)
     run_script(script, tmp_path, 1, "none", n_processes=2)
     assert samples_by_epoch(recorded(tmp_path)) == {epoch: list(range(240)) for epoch in range(2)}
+
+
+@pytest.mark.parametrize("package", ["lightning", "pytorch_lightning"])
+@pytest.mark.parametrize("overfit_batches", [2, 0.25])
+def test_lightning_overfits_the_same_batches_in_every_epoch(package: str, overfit_batches: float) -> None:
+    lightning = pytest.importorskip(package)
+    sampler = make(rank=0, world_size=1)
+
+    class Overfits(lightning.LightningModule):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(1, 1)
+            self.trained: dict[int, list[list[int]]] = {}
+
+        def train_dataloader(self) -> Any:
+            return DataLoader(range(len(SMALL)), batch_sampler=sampler, collate_fn=lambda samples: samples)
+
+        def training_step(self, batch: Any, _: int) -> Any:
+            self.trained.setdefault(self.current_epoch, []).append(batch)
+            return self.layer(torch.ones(1, 1)).sum()
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), 0.01)
+
+    module = Overfits()
+    quiet = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    trainer = lightning.Trainer(accelerator="cpu", max_epochs=3, overfit_batches=overfit_batches, **quiet)
+    trainer.fit(module)
+    n_batches = overfit_batches if overfit_batches > 1 else int(len(make()) * overfit_batches)
+    assert module.trained == dict.fromkeys(range(3), list(make())[:n_batches])

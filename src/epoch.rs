@@ -1,0 +1,251 @@
+//! One epoch of a planner: its samples drawn, packed, ordered and written down.
+use std::ops::Range;
+
+use crate::bucket::Buckets;
+use crate::by_length::{ByLength, Position};
+use crate::error::Result;
+use crate::memory;
+use crate::options::Options;
+use crate::order::order;
+use crate::pack::{Batch, Packed, alone, longest, pack, split};
+use crate::plan::{EpochPlan, Totals};
+use crate::planner::{NEVER, Planner, Samples, with_samples};
+use crate::record::{Record, Records, with_records};
+use crate::rng::{self, N_ATTEMPTS, Stage, Streams};
+use crate::sorted::pack_through;
+use crate::threads::{self, BETWEEN_CHECKS, Check};
+
+impl Planner {
+    /// Plans one epoch. `O(n_samples)`, with up to 24 bytes a sample beside what the planner holds.
+    ///
+    /// # Errors
+    ///
+    /// The system has not enough memory.
+    pub fn plan(&self, seed: u64, epoch: u64) -> Result<EpochPlan> {
+        let mut indices = memory::filled(0, self.n_samples())?;
+        let plan = self.plan_to(&mut indices, seed, epoch, NEVER)?;
+        Ok(EpochPlan { indices, ..plan })
+    }
+
+    /// Plans one epoch in the planner's own memory, which saves a copy of it.
+    ///
+    /// # Errors
+    ///
+    /// The system has not enough memory.
+    pub fn into_plan(self, seed: u64, epoch: u64) -> Result<EpochPlan> {
+        let mut indices = memory::filled(0, self.n_samples())?;
+        let plan = self.into_plan_to(&mut indices, seed, epoch, NEVER)?;
+        Ok(EpochPlan { indices, ..plan })
+    }
+
+    /// Like `plan`, until `check` returns an error, and but for the indices, which go to the caller's memory:
+    /// `[n_samples]`.
+    pub(crate) fn plan_to(&self, indices: &mut [i64], seed: u64, epoch: u64, check: Check<'_>) -> Result<EpochPlan> {
+        let streams = Streams::of(seed, epoch);
+        with_samples!(&self.samples, (records, buckets) => {
+            let (records, packed) = self.draw(streams, check, |streams| {
+                let mut records = memory::collect(records.iter().copied())?;
+                let packed = self.pack_buckets(&mut records, buckets, streams, check)?;
+                Ok((records, packed))
+            })?;
+            self.finish_buckets(&records, buckets, packed, indices, streams, check)
+        }, samples => {
+            let (mut positions, mut packed) =
+                self.draw(streams, check, |streams| self.pack_sorted(samples, streams, check))?;
+            let longest_of = |range, _| longest(&positions[range]).map_or(0, |it| samples.length(it));
+            self.even_out(&mut packed, streams, longest_of, check)?;
+            samples.to_indices(&mut positions, check)?;
+            self.write(&positions, Position::get, packed, indices, streams, check)
+        })
+    }
+
+    /// Like `into_plan`, until `check` returns an error, and but for the indices, which go to the caller's memory:
+    /// `[n_samples]`.
+    pub(crate) fn into_plan_to(
+        mut self,
+        indices: &mut [i64],
+        seed: u64,
+        epoch: u64,
+        check: Check<'_>,
+    ) -> Result<EpochPlan> {
+        // Under a constant count the records may be needed again, in their old order.
+        if self.options.constant_count || !matches!(self.samples, Samples::InBuckets(..)) {
+            return self.plan_to(indices, seed, epoch, check);
+        }
+        let Samples::InBuckets(records, buckets) = &mut self.samples else { unreachable!("it was matched above") };
+        let (records, buckets) = (std::mem::replace(records, Records::U32(Vec::new())), buckets.clone());
+        let streams = Streams::of(seed, epoch);
+        with_records!(records, records => {
+            let mut records = records;
+            let packed = self.pack_buckets(&mut records, &buckets, streams, check)?;
+            self.finish_buckets(&records, &buckets, packed, indices, streams, check)
+        })
+    }
+
+    /// The batches of a pilot epoch, in pack order.
+    pub(crate) fn pilot(&self, number: u64, check: Check<'_>) -> Result<Vec<Batch>> {
+        let streams = Streams::of_pilot(number);
+        let packed = with_samples!(&self.samples, (records, buckets) => {
+            self.pack_buckets(&mut memory::collect(records.iter().copied())?, buckets, streams, check)?
+        }, samples => self.pack_sorted(samples, streams, check)?.1);
+        Ok(packed.batches)
+    }
+
+    /// Draws the epoch until it needs no more batches than the constant count. This ends: the last attempt is in order of
+    /// length, and no order needs fewer batches than that.
+    fn draw<T>(
+        &self,
+        streams: Streams,
+        check: Check<'_>,
+        pack: impl Fn(Streams) -> Result<(T, Packed)>,
+    ) -> Result<(T, Packed)> {
+        let most = if self.options.constant_count { self.n_batches_until(check)? } else { usize::MAX };
+        for attempt in 0..N_ATTEMPTS {
+            let drawn = pack(Streams { attempt, ..streams })?;
+            if drawn.1.batches.len() <= most {
+                return Ok(drawn);
+            }
+        }
+        pack(Streams { attempt: N_ATTEMPTS, ..streams })
+    }
+
+    /// Shuffles the samples in order of length and packs them.
+    fn pack_sorted<P: Position>(
+        &self,
+        samples: &ByLength<P>,
+        streams: Streams,
+        check: Check<'_>,
+    ) -> Result<(Vec<P>, Packed)> {
+        let n_threads = threads::n_threads(self.options.threads, samples.n_samples());
+        let positions = samples.shuffled(streams, N_ATTEMPTS - streams.attempt, n_threads, check)?;
+        let packed = pack_through(samples, &positions, &self.model, check)?;
+        Ok((positions, packed))
+    }
+
+    /// Shuffles and packs the records bucket by bucket.
+    fn pack_buckets<R: Record>(
+        &self,
+        records: &mut [R],
+        buckets: &Buckets,
+        streams: Streams,
+        check: Check<'_>,
+    ) -> Result<Packed> {
+        let end_of_buckets = buckets.starts[buckets.len()];
+        let (mut in_buckets, kept) = records.split_at_mut(end_of_buckets);
+        let mut tasks = memory::with_capacity(buckets.len())?;
+        for (i, ends) in buckets.starts.windows(2).enumerate() {
+            let (bucket, rest) = in_buckets.split_at_mut(ends[1] - ends[0]);
+            tasks.push((i, bucket));
+            in_buckets = rest;
+        }
+        // Large buckets first: tasks are taken from the end.
+        tasks.sort_unstable_by_key(|(i, bucket)| (bucket.len(), *i));
+        let n_threads = threads::n_threads(self.options.threads, end_of_buckets);
+        let mut of_buckets = threads::for_each(tasks, n_threads, check, |(i, bucket): (usize, &mut [R])| {
+            let codec = buckets.codec(i as i32);
+            rng::shuffle(bucket, &mut streams.open(Stage::Shuffle, i as u64), check)?;
+            if streams.attempt == N_ATTEMPTS {
+                let mut keyed = memory::collect((0_usize..).zip(bucket.iter().copied()))?;
+                keyed.sort_unstable_by_key(|&(place, record)| (codec.length(record), place));
+                bucket.iter_mut().zip(keyed).for_each(|(record, (_, sorted))| *record = sorted);
+            }
+            let at = (i as i32, buckets.starts[i], buckets.top(i));
+            Ok((i, pack(bucket, |record| codec.length(record), at, &self.model, check)?))
+        })?;
+        of_buckets.sort_unstable_by_key(|&(i, _)| i);
+        let mut packed = Packed::default();
+        for (_, of_bucket) in of_buckets {
+            packed.append(of_bucket)?;
+        }
+        let codec = buckets.codec(-1);
+        packed.append(alone(kept.iter().map(|&record| codec.length(record)), end_of_buckets)?)?;
+        Ok(packed)
+    }
+
+    fn finish_buckets<R: Record>(
+        &self,
+        records: &[R],
+        buckets: &Buckets,
+        mut packed: Packed,
+        indices: &mut [i64],
+        streams: Streams,
+        check: Check<'_>,
+    ) -> Result<EpochPlan> {
+        let longest_of = |range: Range<usize>, bucket| {
+            longest(&records[range]).map_or(0, |record| buckets.codec(bucket).length(record))
+        };
+        self.even_out(&mut packed, streams, longest_of, check)?;
+        self.write(records, |record| record.index(buckets.index_bits), packed, indices, streams, check)
+    }
+
+    /// Splits batches up to the constant count.
+    fn even_out(
+        &self,
+        packed: &mut Packed,
+        streams: Streams,
+        longest_of: impl Fn(Range<usize>, i32) -> u64,
+        check: Check<'_>,
+    ) -> Result<()> {
+        if self.options.constant_count {
+            packed.n_splits = split(&mut packed.batches, self.n_batches_until(check)?, streams, longest_of, check)?;
+        }
+        Ok(())
+    }
+
+    /// Orders the batches and writes them down.
+    fn write<R: Copy>(
+        &self,
+        samples: &[R],
+        index: impl Fn(R) -> usize,
+        Packed { batches, closed, n_splits }: Packed,
+        indices: &mut [i64],
+        streams: Streams,
+        check: Check<'_>,
+    ) -> Result<EpochPlan> {
+        let (model, &Options { window, align_ranks, .. }) = (&self.model, &self.options);
+        let mut plan = EpochPlan {
+            indices: Vec::new(),
+            offsets: memory::with_capacity(batches.len() + 1)?,
+            padded_lengths: memory::with_capacity(batches.len())?,
+            costs: memory::with_capacity(batches.len())?,
+            buckets: memory::with_capacity(batches.len())?,
+            boundaries: memory::collect(self.boundaries.iter().map(|&edge| edge as i64))?,
+            dropped: memory::collect(self.dropped.iter().map(|&index| index as i64))?,
+            totals: Totals {
+                real_tokens: self.real_tokens,
+                budget_tokens: batches.len() as u128 * u128::from(model.token_budget),
+                dropped_tokens: self.dropped_tokens,
+                closed,
+                n_splits,
+                window,
+                ..Totals::default()
+            },
+        };
+        plan.offsets.push(0);
+        let (mut position, mut next_check) = (0, 0);
+        for i in order(&batches, model, (window, align_ranks), streams, check)? {
+            if position >= next_check {
+                check()?;
+                next_check = position + BETWEEN_CHECKS;
+            }
+            let Batch { start, n_samples, longest, bucket } = batches[i];
+            let of_batch = &mut indices[position..position + n_samples];
+            for (out, &sample) in of_batch.iter_mut().zip(&samples[start..start + n_samples]) {
+                *out = index(sample) as i64;
+            }
+            position += n_samples;
+            plan.offsets.push(position as i64);
+            let (padded_length, cost) = (model.padded_length(longest), model.batch_cost(n_samples, longest));
+            plan.padded_lengths.push(padded_length as i64);
+            plan.costs.push(i64::try_from(cost).unwrap_or(i64::MAX));
+            plan.buckets.push(if bucket < 0 { bucket } else { self.bucket_of(longest) });
+            plan.totals.padded_tokens += n_samples as u128 * u128::from(padded_length);
+            plan.totals.cost += cost;
+        }
+        Ok(plan)
+    }
+
+    fn bucket_of(&self, length: u64) -> i32 {
+        self.boundaries[1..].partition_point(|&edge| edge < length) as i32
+    }
+}
