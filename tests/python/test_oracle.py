@@ -135,17 +135,25 @@ def test_an_epoch_that_needs_more_batches_than_the_count_is_drawn_again(options:
             assert_equals_oracle(lengths, 0, epoch=epoch, **options)
 
 
-def test_an_epoch_whose_every_draw_needs_too_many_batches_is_planned_without_noise(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("multiple", "lengths", "options"),
+    [
+        (
+            7, "2 2 1 2 5 5 1 6 2 5 1 1 2 5 3 2 3 3 6 2 1 3 4 3 5 1",
+            {"token_budget": 112, "padding_target": 1.0, "epoch": 13},
+        ),
+        (7, "2 3 1 3 2 2 3 1 3 1 2 1 1 1 3 3 1 2 3 1 2", {"token_budget": 24, "boundaries": 1, "epoch": 20}),
+    ],
+    ids=["soft", "hard"],
+)  # fmt: skip
+def test_an_epoch_whose_every_draw_needs_too_many_batches_is_planned_in_order_of_length(
+    monkeypatch: pytest.MonkeyPatch, multiple: int, lengths: str, options: dict[str, Any]
 ) -> None:
-    noises: list[int] = []
-    soft_shuffle = oracle.soft_shuffle
-    monkeypatch.setattr(
-        oracle, "soft_shuffle", lambda plan, draw, noise: noises.append(noise) or soft_shuffle(plan, draw, noise)
-    )
-    lengths = [25, 29, 14, 2, 9, 17, 16, 13, 30, 26, 27]
-    assert_equals_oracle(lengths, 0, token_budget=39, padding_target=1.0, constant_count=True, epoch=6)
-    assert min(noises) == 0, "the case takes no last attempt"
+    attempts: list[int] = []
+    stream = oracle.Draw.stream
+    monkeypatch.setattr(oracle.Draw, "stream", lambda draw, *of: attempts.append(draw.attempt) or stream(draw, *of))
+    assert_equals_oracle([multiple * int(word) for word in lengths.split()], 0, constant_count=True, **options)
+    assert max(attempts) == oracle.N_ATTEMPTS, "the case takes no last attempt"
 
 
 def test_the_oracle_itself_tells_plans_apart() -> None:

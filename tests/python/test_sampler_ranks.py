@@ -76,6 +76,14 @@ def test_ranks_have_one_fingerprint_and_another_plan_has_another() -> None:
     assert len({sampler.fingerprint for sampler in others}) == len(others)
 
 
+@pytest.mark.parametrize("ranks", [{"rank": 0, "world_size": 0}, {"rank": -1, "world_size": 2}])
+def test_ranks_that_cannot_be_are_named(ranks: dict[str, int]) -> None:
+    name, value, least = ("world_size", 0, 1) if ranks["world_size"] == 0 else ("rank", -1, 0)
+    message = f"{name} = {value} is outside [{least}, {2**63 - 1}]; choose a value in that range"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        make(**ranks)
+
+
 class Mesh:
     """What is read of a `DeviceMesh`, at one place of it."""
 
