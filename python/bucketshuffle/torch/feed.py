@@ -146,8 +146,8 @@ class Feed:
     """
 
     prefetch_factor = None
-    """accelerate's `skip_first_batches`, and with it the HF Trainer, trains the rest of an epoch from a `DataLoader` of a
-    loader's attributes. It does so with these."""
+    """accelerate's `skip_first_batches`, and with it the HF Trainer, trains the rest of an epoch from a `DataLoader`
+    that it makes of a loader's attributes, this one among them."""
 
     def __init__(
         self,
