@@ -196,11 +196,11 @@ mod tests {
                 expected.push(Batch { start: start + i, n_samples: 1, longest: length, bucket: 7 });
             }
             closed.by_bucket_end += u64::from(!lengths.is_empty());
-            let packed = pack(&lengths, |length| length, (7, start, 40), &model);
+            let packed = pack(&lengths, |length| length, (7, start, 40), &model, &|| Ok(())).unwrap();
             prop_assert_eq!(&packed.batches, &expected);
             prop_assert_eq!(packed.closed, closed);
-            let mut twice = alone([50].into_iter(), 3);
-            twice += packed;
+            let mut twice = alone([50].into_iter(), 3).unwrap();
+            twice.append(packed).unwrap();
             prop_assert_eq!(twice.batches.len(), expected.len() + 1);
             prop_assert_eq!(twice.closed, Closed { by_budget: closed.by_budget + 1, ..closed });
         }

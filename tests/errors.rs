@@ -61,7 +61,7 @@ fn lengths_are_refused_by_name() {
          empty)"
     );
     let alone = Options { constant_count: true, window: 4, ..Options::default() };
-    assert_eq!(Planner::new(&[5_u64, 6, 7, 8][..], alone).unwrap().n_batches(), 4);
+    assert_eq!(Planner::new(&[5_u64, 6, 7, 8][..], alone).unwrap().n_batches().unwrap(), 4);
     assert_eq!(
         message(&[5, 6, 7], |options| {
             options.constant_count = true;

@@ -96,7 +96,7 @@ proptest! {
         let admitted: Vec<bool> = (0..lengths.len()).map(|i| seed >> (i % 64) & 7 != 0).collect();
         let planner = Planner::of_admitted(lengths.as_slice(), Some(&admitted), options.clone());
         let Ok(planner) = planner else { return Ok(()) };
-        let plan = planner.plan(seed, 0);
+        let plan = planner.plan(seed, 0).unwrap();
         prop_assert_eq!(planner.boundaries().iter().map(|&edge| edge as i64).collect::<Vec<_>>(), plan.boundaries.clone());
         prop_assert_eq!(planner.dropped().iter().map(|&i| i as i64).collect::<Vec<_>>(), plan.dropped.clone());
         prop_assert_eq!(planner.options(), &options);
