@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::exponential::{LARGEST_DEVIATE, deviate};
 use crate::memory;
 use crate::rng::{self, Stage, Streams};
-use crate::threads::{self, Check};
+use crate::threads::{self, BETWEEN_CHECKS, Check};
 
 /// Positions that draw from one random stream.
 const CHUNK: usize = 1 << 12;
@@ -97,10 +97,13 @@ pub(crate) fn shuffle_by_key<P: Position, C: Position>(
                 }
             }
         }
-        let mut start = 0;
+        let (mut start, mut next_check) = (0, 0);
         for (cell, end) in range.zip(cursors) {
-            if end - start > 1 {
+            if end > next_check {
                 check()?;
+                next_check = end + BETWEEN_CHECKS;
+            }
+            if end - start > 1 {
                 let mut stream = streams.open(Stage::Shuffle, (cells.start + cell) as u64);
                 rng::shuffle(&mut positions[start..end], &mut stream, check)?;
             }

@@ -44,7 +44,7 @@ impl Planner {
         let streams = Streams::of(seed, epoch);
         with_samples!(&self.samples, (records, buckets) => {
             let (records, packed) = self.draw(streams, check, |streams| {
-                let mut records = memory::collect(records.iter().copied())?;
+                let mut records = memory::copy(records)?;
                 let packed = self.pack_buckets(&mut records, buckets, streams, check)?;
                 Ok((records, packed))
             })?;
@@ -86,7 +86,7 @@ impl Planner {
     pub(crate) fn pilot(&self, number: u64, check: Check<'_>) -> Result<Vec<Batch>> {
         let streams = Streams::of_pilot(number);
         let packed = with_samples!(&self.samples, (records, buckets) => {
-            self.pack_buckets(&mut memory::collect(records.iter().copied())?, buckets, streams, check)?
+            self.pack_buckets(&mut memory::copy(records)?, buckets, streams, check)?
         }, samples => self.pack_sorted(samples, streams, check)?.1);
         Ok(packed.batches)
     }

@@ -15,6 +15,13 @@ pub(crate) fn filled<T: Clone>(item: T, n_items: usize) -> Result<Vec<T>> {
     Ok(items)
 }
 
+/// A copy.
+pub(crate) fn copy<T: Copy>(items: &[T]) -> Result<Vec<T>> {
+    let mut copied = with_capacity(items.len())?;
+    copied.extend_from_slice(items);
+    Ok(copied)
+}
+
 /// The items of an iterator.
 pub(crate) fn collect<T>(items: impl IntoIterator<Item = T>) -> Result<Vec<T>> {
     let items = items.into_iter();

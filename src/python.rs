@@ -172,12 +172,8 @@ fn planner(
     options: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<Planner> {
     let (options, lengths) = (options::parse(options)?, OwnedLengths::copy(lengths)?);
-    let admitted = admitted.map(|mask| copy(mask.readonly().as_slice()?)).transpose()?;
+    let admitted = admitted.map(|mask| Ok::<_, PyErr>(memory::copy(mask.readonly().as_slice()?)?)).transpose()?;
     detached(py, move |check| Planner::until(check, (&lengths).into(), admitted.as_deref(), options))
-}
-
-fn copy<T: Copy>(items: &[T]) -> PyResult<Vec<T>> {
-    Ok(memory::collect(items.iter().copied())?)
 }
 
 fn saturate(tokens: u128) -> i64 {

@@ -121,7 +121,7 @@ fn divide<T: Copy>(items: &mut [T], rng: &mut Generator, check: Check<'_>) -> Re
         next += n_items;
         next - n_items
     });
-    let undivided = memory::collect(items.iter().copied())?;
+    let undivided = memory::copy(items)?;
     for at_once in undivided.chunks(MAX_AT_ONCE) {
         check()?;
         for eight in at_once.chunks(8) {
