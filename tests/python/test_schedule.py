@@ -94,6 +94,16 @@ def test_loss_tokens_without_a_minimum_differ_in_the_loss_tokens_alone() -> None
         make().position_of(state)
 
 
+def test_an_epoch_ends_after_its_last_batch() -> None:
+    schedule = make(world_size=2)
+    other = Arrangement(1, 1, ((2, 6),))
+    for arrangement in (schedule.arrangement, other):
+        n_batches = schedule.n_batches(arrangement)
+        ends = [schedule.is_end(Position(0, n_done, arrangement)) for n_done in range(n_batches + 1)]
+        assert ends == [False] * n_batches + [True]
+    assert schedule.n_batches(other) != schedule.n_batches(), "both are asked"
+
+
 def test_a_plan_on_one_rank_is_never_divided() -> None:
     position = Position(0, 3, Arrangement(6, 2))
     assert make().shared(position) == position
