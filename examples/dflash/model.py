@@ -17,7 +17,7 @@ from torch.nn import functional
 class Size:
     """Sizes of both models."""
 
-    n_tokens: int = 16
+    n_tokens: int = 8
     longest: int = 512
     width: int = 64
     n_heads: int = 4
