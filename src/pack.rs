@@ -8,7 +8,7 @@ use crate::rng::{self, Stage, Streams};
 use crate::threads::{BETWEEN_CHECKS, Check};
 
 /// A run of samples that are trained together.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Batch {
     /// Position of its first record.
     pub start: usize,
@@ -163,4 +163,46 @@ pub(crate) fn split(
         *batches = parts;
     }
     Ok((batches.len() - n_packed) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_batch_closes_where_one_more_sample_does_not_fit(
+            lengths in proptest::collection::vec(1..40_u64, 0..60),
+            token_budget in 40..200_u64,
+            max_batch_size in proptest::option::of(1..9_u64),
+            start in 0..9_usize,
+        ) {
+            let model = CostModel { token_budget, max_batch_size, ..crate::Options::default().cost };
+            let (mut expected, mut closed) = (Vec::<Batch>::new(), Closed::default());
+            for (i, &length) in lengths.iter().enumerate() {
+                if let Some(batch) = expected.last_mut() {
+                    let longest = batch.longest.max(length);
+                    if batch.n_samples < model.cap(longest) {
+                        *batch = Batch { n_samples: batch.n_samples + 1, longest, ..*batch };
+                        continue;
+                    }
+                    if (batch.n_samples as u64) < token_budget / longest {
+                        closed.by_max_batch_size += 1;
+                    } else {
+                        closed.by_budget += 1;
+                    }
+                }
+                expected.push(Batch { start: start + i, n_samples: 1, longest: length, bucket: 7 });
+            }
+            closed.by_bucket_end += u64::from(!lengths.is_empty());
+            let packed = pack(&lengths, |length| length, (7, start, 40), &model, &|| Ok(())).unwrap();
+            prop_assert_eq!(&packed.batches, &expected);
+            prop_assert_eq!(packed.closed, closed);
+            let mut twice = alone([50].into_iter(), 3).unwrap();
+            twice.append(packed).unwrap();
+            prop_assert_eq!(twice.batches.len(), expected.len() + 1);
+            prop_assert_eq!(twice.closed, Closed { by_budget: closed.by_budget + 1, ..closed });
+        }
+    }
 }

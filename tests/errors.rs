@@ -60,6 +60,8 @@ fn lengths_are_refused_by_name() {
         "lengths[2] = 0 is below the shortest length = 1; remove the sample, or set empty=\"drop\" (1 of 2 samples are \
          empty)"
     );
+    let alone = Options { constant_count: true, window: 4, ..Options::default() };
+    assert_eq!(Planner::new(&[5_u64, 6, 7, 8][..], alone).unwrap().n_batches().unwrap(), 4);
     assert_eq!(
         message(&[5, 6, 7], |options| {
             options.constant_count = true;

@@ -1,6 +1,7 @@
 //! What a plan promises, on generated lengths and options.
 use bucketshuffle::{
-    Boundaries, CostModel, DFLASH_BOUNDARIES, Empty, EpochPlan, Options, Overlong, Planner, Strategy, pack_epoch,
+    Boundaries, Closed, CostModel, DFLASH_BOUNDARIES, Empty, EpochPlan, Options, Overlong, Planner, Strategy,
+    pack_epoch,
 };
 use proptest::prelude::{any, prop_assert, prop_assert_eq, prop_oneof, proptest};
 use proptest::strategy::{Just, Strategy as Generated};
@@ -91,6 +92,33 @@ proptest! {
     }
 
     #[test]
+    fn totals_are_those_of_the_batches(lengths in lengths(), options in options(), seed: u64) {
+        let admitted: Vec<bool> = (0..lengths.len()).map(|i| seed >> (i % 64) & 7 != 0).collect();
+        let planner = Planner::of_admitted(lengths.as_slice(), Some(&admitted), options.clone());
+        let Ok(planner) = planner else { return Ok(()) };
+        let plan = planner.plan(seed, 0).unwrap();
+        prop_assert_eq!(planner.boundaries().iter().map(|&edge| edge as i64).collect::<Vec<_>>(), plan.boundaries.clone());
+        prop_assert_eq!(planner.dropped().iter().map(|&i| i as i64).collect::<Vec<_>>(), plan.dropped.clone());
+        prop_assert_eq!(planner.options(), &options);
+        let length = |&i: &i64| u64::from(lengths[i as usize]);
+        let costs = batches(&plan).map(|(batch, ..)| {
+            options.cost.batch_cost(batch.len(), batch.iter().map(length).max().unwrap())
+        });
+        let costs: Vec<u128> = costs.collect();
+        let totals = &plan.totals;
+        let sum = |samples: &[i64]| samples.iter().map(|i| u128::from(length(i))).sum::<u128>();
+        prop_assert_eq!(totals.real_tokens, sum(&plan.indices));
+        prop_assert_eq!(totals.dropped_tokens, sum(&plan.dropped));
+        prop_assert_eq!(totals.padded_tokens, batches(&plan).map(|(batch, padded, _)| batch.len() as u128 * padded as u128).sum());
+        prop_assert_eq!(totals.cost, costs.iter().sum());
+        prop_assert_eq!(totals.budget_tokens, costs.len() as u128 * u128::from(options.cost.token_budget));
+        let at_most: Vec<i64> = costs.iter().map(|&cost| i64::try_from(cost).unwrap_or(i64::MAX)).collect();
+        prop_assert_eq!(&plan.costs, &at_most);
+        let Closed { by_budget, by_max_batch_size, by_bucket_end } = totals.closed;
+        prop_assert_eq!(by_budget + by_max_batch_size + by_bucket_end + totals.n_splits, costs.len() as u64);
+    }
+
+    #[test]
     fn constant_count_is_kept_in_every_epoch(lengths in lengths(), options in options(), seed: u64) {
         let Ok(planner) = Planner::new(lengths.as_slice(), options.clone()) else { return Ok(()) };
         for epoch in 0..3 {
@@ -134,6 +162,17 @@ fn seed_and_epoch_are_not_added() {
     let planner = Planner::new(lengths.as_slice(), options).unwrap();
     assert_eq!(planner.plan(0, 1), planner.plan(0, 1));
     assert_ne!(planner.plan(0, 1), planner.plan(1, 0));
+}
+
+// Noise is drawn in chunks of 4,096 samples: every thread gets several, and cells of several threads.
+#[test]
+fn threads_that_share_the_chunks_of_an_epoch_change_nothing() {
+    let lengths = scrambled(50_000);
+    let plan = |threads| pack_epoch(lengths.as_slice(), 5, 2, Options { threads: Some(threads), ..Options::default() });
+    let one = plan(1).unwrap();
+    for threads in 2..5 {
+        assert!(plan(threads).unwrap() == one, "threads = {threads}");
+    }
 }
 
 // Two million samples are above the switch to several threads, so the default is checked against one.

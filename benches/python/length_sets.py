@@ -35,7 +35,10 @@ def padding(of: list[EpochPlan]) -> float:
 
 
 def mix(of: list[EpochPlan], lengths: np.ndarray, window: int) -> float:
-    return statistics.fmean(window_mix(plan, lengths, window) for plan in of) if len(of[0]) >= 2 * window else float("nan")
+    """Of one window, or of less, there is none: it is the whole epoch."""
+    if len(of[0]) < 2 * window:
+        return float("nan")
+    return statistics.fmean(window_mix(plan, lengths, window) for plan in of)
 
 
 def row(lengths: np.ndarray, budget: int, options: dict[str, Any]) -> dict[str, float]:

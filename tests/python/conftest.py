@@ -14,10 +14,20 @@ from hypothesis import settings
 
 LENGTHS = Path(__file__).parent / "lengths"
 
-# The suite draws the same examples in every run; HYPOTHESIS_PROFILE=explore looks for new ones.
+# The suite draws the same examples in every run. HYPOTHESIS_PROFILE=explore draws new ones, ten times as many, from
+# the seed that `pytest --hypothesis-seed` names; `./dev test long` sets both. `./dev mutants` draws a tenth, since the
+# tests run once for each mutant.
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "reproducible")
+BUDGET = {"explore": 10, "mutants": 0.1}.get(PROFILE, 1)
 settings.register_profile("reproducible", derandomize=True, deadline=None, print_blob=True)
-settings.register_profile("explore", max_examples=2_000, deadline=None, print_blob=True)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "reproducible"))
+settings.register_profile("explore", max_examples=1_000, deadline=None, print_blob=True)
+settings.register_profile("mutants", max_examples=10, derandomize=True, deadline=None)
+settings.load_profile(PROFILE)
+
+
+def examples(n: int) -> settings:
+    """`n` examples in the suite, and as many times more or fewer as the profile asks for."""
+    return settings(max_examples=round(n * BUDGET))
 
 
 @pytest.fixture(params=sorted(path.stem for path in LENGTHS.glob("*.npz")))

@@ -10,7 +10,7 @@ from types import ModuleType
 import bucketshuffle
 import pytest
 
-README = Path(__file__).parents[2] / "README.md"
+ROOT = Path(__file__).parents[2]
 
 
 def modules() -> list[str]:
@@ -29,18 +29,19 @@ def test_docstring_examples_are_true(name: str) -> None:
     assert doctest.testmod(load(name)).failed == 0
 
 
-def test_readme_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("page", "n_blocks"), [("README.md", 6), ("docs/feeding.md", 1)])
+def test_the_examples_of_a_page_run(page: str, n_blocks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)  # One of them saves a file.
     names: dict[str, object] = {}
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    assert len(blocks) >= 3
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    assert len(blocks) == n_blocks
     for block in blocks:
-        exec(compile(block, str(README), "exec"), names)
+        exec(compile(block, page, "exec"), names)
 
 
 def test_the_readme_reads_well_in_a_terminal_and_on_the_package_index() -> None:
-    text = README.read_text()
+    text = (ROOT / "README.md").read_text()
     assert [line for line in text.splitlines() if len(line) > 120] == []
     links = re.findall(r"\]\((.*?)\)", text)
     assert [link for link in links if not link.startswith("https://")] == []  # A relative link leads nowhere there.

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 import torch
 from bucketshuffle.lengths import as_lengths, lengths_of
-from hypothesis import given, settings
+from conftest import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import TensorDataset
 
@@ -224,7 +225,7 @@ def test_an_unknown_or_missing_column_is_refused(name):
             lengths_of(TABLES[name](), column_name)
 
 
-@settings(deadline=None, max_examples=25)  # every example writes a data set
+@examples(25)  # every example writes a data set
 @given(st.lists(st.lists(st.integers(0, 9), max_size=5), min_size=1, max_size=12), st.integers(0, 99))
 def test_a_hugging_face_data_set_is_read_in_its_visible_order(rows, seed):
     visible = datasets.Dataset.from_dict({"x": rows, "n": list(map(len, rows))}).shuffle(seed=seed)

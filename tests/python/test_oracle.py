@@ -9,8 +9,8 @@ import numpy as np
 import oracle
 import pytest
 from bucketshuffle import Planner, pack_epoch
-from conftest import uneven_lengths
-from hypothesis import event, given, settings
+from conftest import examples, uneven_lengths
+from hypothesis import event, given
 from hypothesis import strategies as st
 from inputs import COST_OPTIONS, WORDS, cost_of, problems
 from promises import assert_stats_true
@@ -57,7 +57,7 @@ def oracle_plan(lengths: Sequence[int], seed: int, edges: list[int], **options: 
     return oracle.pack_epoch(lengths, seed, cost=cost, **options)
 
 
-@settings(max_examples=600)
+@examples(600)
 @given(problem=problems(), seed=WORDS)
 def test_every_option_gives_the_plan_of_the_oracle(problem: tuple[list[int], dict[str, Any]], seed: int) -> None:
     lengths, options = problem
@@ -65,7 +65,7 @@ def test_every_option_gives_the_plan_of_the_oracle(problem: tuple[list[int], dic
     assert_equals_oracle(lengths, seed, **options)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     n=st.integers(0, 3_000), longest=st.sampled_from([1, 50, 4_000]), budget=st.integers(1, 40_000), seed=WORDS,
     window=st.sampled_from([1, 4, 16]), constant_count=st.booleans(),
@@ -133,6 +133,27 @@ def test_an_epoch_that_needs_more_batches_than_the_count_is_drawn_again(options:
         if natural[epoch] > count:
             assert len(pack_epoch(lengths, 0, epoch=epoch, **options)) == count
             assert_equals_oracle(lengths, 0, epoch=epoch, **options)
+
+
+@pytest.mark.parametrize(
+    ("multiple", "lengths", "options"),
+    [
+        (
+            7, "2 2 1 2 5 5 1 6 2 5 1 1 2 5 3 2 3 3 6 2 1 3 4 3 5 1",
+            {"token_budget": 112, "padding_target": 1.0, "epoch": 13},
+        ),
+        (7, "2 3 1 3 2 2 3 1 3 1 2 1 1 1 3 3 1 2 3 1 2", {"token_budget": 24, "boundaries": 1, "epoch": 20}),
+    ],
+    ids=["soft", "hard"],
+)  # fmt: skip
+def test_an_epoch_whose_every_draw_needs_too_many_batches_is_planned_in_order_of_length(
+    monkeypatch: pytest.MonkeyPatch, multiple: int, lengths: str, options: dict[str, Any]
+) -> None:
+    attempts: list[int] = []
+    stream = oracle.Draw.stream
+    monkeypatch.setattr(oracle.Draw, "stream", lambda draw, *of: attempts.append(draw.attempt) or stream(draw, *of))
+    assert_equals_oracle([multiple * int(word) for word in lengths.split()], 0, constant_count=True, **options)
+    assert max(attempts) == oracle.N_ATTEMPTS, "the case takes no last attempt"
 
 
 def test_the_oracle_itself_tells_plans_apart() -> None:

@@ -24,8 +24,8 @@ import oracle
 import pytest
 from bucketshuffle import DFLASH_BOUNDARIES, EpochPlan, Planner, pack_epoch
 from bucketshuffle.report import pairs_repeated
-from conftest import uneven_lengths
-from hypothesis import assume, given, settings
+from conftest import examples, uneven_lengths
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from inputs import WORDS, problems
 from promises import assert_promises_kept
@@ -63,7 +63,7 @@ def plan_or_refuse(lengths: Sequence[int], seed: int, **options: Any) -> EpochPl
 # Coverage, budget, caps, buckets, counts.
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(problem=problems(), seed=WORDS)
 def test_every_promise_is_kept_under_every_option(problem: tuple[list[int], dict[str, Any]], seed: int) -> None:
     lengths, options = problem
@@ -99,7 +99,7 @@ def test_only_the_last_batch_of_a_bucket_is_smaller_than_the_budget_allows(lengt
 # Constant count.
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(problem=problems(max_n=40))
 def test_constant_count_is_the_same_for_every_seed_and_epoch(problem: tuple[list[int], dict[str, Any]]) -> None:
     lengths, options = problem
@@ -217,7 +217,7 @@ def test_planner_plans_bit_for_bit_what_pack_epoch_plans() -> None:
         )
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(problem=problems(), seed=WORDS)
 def test_planner_equals_pack_epoch_under_every_option(problem: tuple[list[int], dict[str, Any]], seed: int) -> None:
     lengths, options = problem
@@ -253,7 +253,7 @@ def assert_boundaries_describe(boundaries: np.ndarray, lengths: list[int]) -> No
     assert (np.diff(boundaries) > 0).all()
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(lengths=HISTOGRAMS, k=st.integers(1, 8), multiple=st.sampled_from([1, 2, 4, 8]))
 def test_k_boundaries_pad_as_little_as_the_best_of_all_partitions(lengths: list[int], k: int, multiple: int) -> None:
     cost = oracle.Cost(pad_to_multiple_of=multiple)
@@ -264,7 +264,7 @@ def test_k_boundaries_pad_as_little_as_the_best_of_all_partitions(lengths: list[
     assert oracle.partition_total(lengths, boundaries.tolist(), cost) == oracle.optimal_total(lengths, k, cost)
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(lengths=HISTOGRAMS)
 def test_both_oracles_of_the_boundaries_agree(lengths: list[int]) -> None:
     """The recursion that checks long histograms, against the enumeration that checks short ones."""
@@ -297,7 +297,7 @@ def test_a_spike_gets_a_bucket_of_its_own() -> None:
 # Few padded lengths.
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(lengths=HISTOGRAMS, k=st.integers(1, 6), multiple=st.sampled_from([1, 4]), seed=WORDS)
 def test_k_padded_lengths_are_the_ones_that_pad_least(lengths: list[int], k: int, multiple: int, seed: int) -> None:
     planner = Planner(lengths, padded_lengths=k, pad_to_multiple_of=multiple, token_budget=200)

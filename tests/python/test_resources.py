@@ -92,10 +92,15 @@ except KeyboardInterrupt:
 )
 def test_a_signal_ends_a_plan(longest, options, work):
     script = INTERRUPTED.format(longest=longest, options=options, work=work)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    # Without a look at signals it takes the rest of the plan, about 0.8 of the whole.
-    assert float(done.stdout) < 0.6, done.stdout
+    shares = []
+    for _ in range(3):  # A busy machine may stretch what comes after the signal.
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        shares.append(float(done.stdout))
+        # Without a look at signals it takes the rest of the plan, about 0.8 of the whole.
+        if shares[-1] < 0.6:
+            return
+    raise AssertionError(shares)
 
 
 HANDLED = """

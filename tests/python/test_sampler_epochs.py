@@ -262,6 +262,15 @@ def test_denominators_before_the_loader_are_refused() -> None:
         ]
 
 
+def test_denominators_are_given_once_a_pass() -> None:
+    sampler = make()
+    loader = iter(loader_of(sampler))
+    next(loader)
+    assert next(sampler.denominators()) == SMALL[at_epoch(make(), 0)[0]].sum()
+    with pytest.raises(RuntimeError, match=r"^denominators\(\) is advanced before the loader;"):
+        next(sampler.denominators())
+
+
 def test_steps_asked_before_the_loader_has_restored_its_position_are_named() -> None:
     sampler = make()
     loader = stateful(sampler)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
+import numpy as np
 import pytest
 from samplers import (
     SMALL,
@@ -17,6 +19,7 @@ from samplers import (
 
 torch = pytest.importorskip("torch")
 
+from bucketshuffle.torch.ranks import data_parallel_rank_and_size, n_training_ranks  # noqa: E402
 from torch.utils.data import DistributedSampler  # noqa: E402
 
 
@@ -73,6 +76,60 @@ def test_ranks_have_one_fingerprint_and_another_plan_has_another() -> None:
     assert len({sampler.fingerprint for sampler in others}) == len(others)
 
 
+@pytest.mark.parametrize("ranks", [{"rank": 0, "world_size": 0}, {"rank": -1, "world_size": 2}])
+def test_ranks_that_cannot_be_are_named(ranks: dict[str, int]) -> None:
+    name, value, least = ("world_size", 0, 1) if ranks["world_size"] == 0 else ("rank", -1, 0)
+    message = f"{name} = {value} is outside [{least}, {2**63 - 1}]; choose a value in that range"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        make(**ranks)
+
+
+class Mesh:
+    """What is read of a `DeviceMesh`, at one place of it."""
+
+    def __init__(self, place: dict[str, int], sizes: dict[str, int]) -> None:
+        self.mesh_dim_names, self.ndim = tuple(sizes), len(sizes)
+        self.place, self.sizes = list(place.values()), list(sizes.values())
+
+    def get_coordinate(self) -> list[int]:
+        return self.place
+
+    def get_local_rank(self, dimension: int = 0) -> int:
+        return self.place[dimension]
+
+    def size(self, dimension: int = 0) -> int:
+        return self.sizes[dimension]
+
+
+def test_the_data_parallel_dimensions_of_a_mesh_count_row_by_row() -> None:
+    sizes = {"dp_replicate": 2, "tp": 3, "data_shard": 4}
+    places = itertools.product(range(2), range(3), range(4))
+    found = [data_parallel_rank_and_size(Mesh(dict(zip(sizes, place, strict=True)), sizes)) for place in places]
+    assert found == [(4 * replica + shard, 8) for replica in range(2) for _ in range(3) for shard in range(4)]
+    assert data_parallel_rank_and_size(Mesh({"tp": 2}, {"tp": 3})) == (2, 3), "of one dimension, whatever its name"
+    assert data_parallel_rank_and_size(1) == (None, 1)
+    message = (
+        "data_parallel has the dimensions ('pp', 'tp'), none called dp; pass that of the ranks with batches of their "
+        "own, as mesh[name]"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        data_parallel_rank_and_size(Mesh({"pp": 0, "tp": 0}, {"pp": 1, "tp": 2}))
+    # A NumPy array has a size, too.
+    with pytest.raises(TypeError, match=r"^data_parallel = array\(\[0\., 0\., 0\.\]\) is not an integer$"):
+        data_parallel_rank_and_size(np.zeros(3))
+
+
+def test_training_ranks_are_counted_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert n_training_ranks() == 1
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    assert n_training_ranks() == 3
+    monkeypatch.setenv("WORLD_SIZE", "x")
+    message = "the environment has WORLD_SIZE = 'x', not a whole number; correct it, or pass rank and world_size"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        n_training_ranks()
+
+
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
@@ -80,6 +137,10 @@ def test_ranks_have_one_fingerprint_and_another_plan_has_another() -> None:
         (
             {"WORLD_SIZE": "2"},
             "the environment has WORLD_SIZE alone of RANK and WORLD_SIZE; set both, or pass rank and world_size",
+        ),
+        (
+            {"WORLD_SIZE": "two"},
+            "the environment has WORLD_SIZE = 'two', not a whole number; correct it, or pass rank and world_size",
         ),
         (
             {"RANK": "0", "WORLD_SIZE": "two"},

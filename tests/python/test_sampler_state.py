@@ -56,8 +56,9 @@ def test_loading_leaves_the_state_as_it_is() -> None:
 def test_unknown_keys_are_ignored_with_a_warning() -> None:
     sampler = make()
     message = "bucketshuffle: state has unknown keys, which are ignored: later, other"
-    with pytest.warns(UserWarning, match=f"^{re.escape(message)}$"):
+    with pytest.warns(UserWarning, match=f"^{re.escape(message)}$") as warned:
         sampler.load_state_dict({**after(make(), 2), "other": 1, "later": 2})
+    assert warned[0].filename == __file__, "it points at the caller"
     assert list(sampler) == list(make())[2:]
 
 
@@ -106,6 +107,11 @@ def test_an_option_given_as_its_default_is_the_option_left_out() -> None:
         ),
         ({"position": -1}, f"state['position'] = -1 is outside [0, {2**63 - 1}]; choose a value in that range"),
         ({"window": 0}, f"state['window'] = 0 is outside [1, {2**63 - 1}]; choose a value in that range"),
+        ({"align_ranks": 0}, f"state['align_ranks'] = 0 is outside [1, {2**63 - 1}]; choose a value in that range"),
+        (
+            {"divisions": [[-1, 2]]},
+            f"state['divisions'] = -1 is outside [0, {2**63 - 1}]; choose a value in that range",
+        ),
         ({"divisions": [[1, 0]]}, f"state['divisions'] = 0 is outside [1, {2**63 - 1}]; choose a value in that range"),
         ({"epoch": 2**64}, f"state['epoch'] = {2**64} is outside [0, {2**64 - 1}]; choose a value in that range"),
     ],
@@ -358,6 +364,20 @@ def test_more_batches_done_than_there_are_is_refused() -> None:
         make().resume(0, N + 1)
 
 
+@pytest.mark.parametrize("ask", ["resume", "steps", "heaviest", "set_epoch"])
+@pytest.mark.parametrize("epoch", [-1, 2**64])
+def test_an_epoch_that_cannot_be_is_named(ask: str, epoch: int) -> None:
+    message = f"epoch = {epoch} is outside [0, {2**64 - 1}]; choose a value in that range"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        getattr(make(), ask)(*([epoch, 0] if ask == "resume" else [epoch]))
+
+
+def test_a_negative_count_of_batches_is_named() -> None:
+    message = f"batches_done = -1 is outside [0, {2**63 - 1}]; choose a value in that range"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        make().resume(0, -1)
+
+
 @line(25)
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_a_count_of_batches_is_that_of_every_rank(world_size: int) -> None:
@@ -393,6 +413,17 @@ def test_steps_and_heaviest_are_those_of_the_rest_until_the_pass_ends(resume: st
         list(batches)
         assert sampler.steps().n_samples.ravel().tolist() == [len(batch) for batch in whole], "of the next pass"
         assert sampler.steps(0).n_samples.ravel().tolist() == [len(batch) for batch in at_epoch(other, 0)]
+
+
+def test_steps_and_heaviest_of_an_epoch_that_is_asked_for_are_those_of_the_whole() -> None:
+    for epoch in (0, 1, 5):
+        sampler, other = make(), make()
+        sampler.resume(1, 4)
+        whole = at_epoch(other, epoch)
+        assert sampler.steps(epoch).n_samples.ravel().tolist() == [len(batch) for batch in whole]
+        assert [b.n_samples for b in sampler.heaviest(epoch)] == [len(whole[b.step]) for b in sampler.heaviest(epoch)]
+        assert sampler.heaviest(epoch) == other.heaviest(epoch)
+    assert len({tuple(make().heaviest(epoch)) for epoch in (0, 1, 5)}) > 1
 
 
 def test_an_empty_rest_has_no_heaviest_batch() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from bucketshuffle import ORDER_VERSION, Planner
-from bucketshuffle.batches import Batches
-from bucketshuffle.schedule import Arrangement, Position, Schedule
+from bucketshuffle.batches import Batches, extra_parts
+from bucketshuffle.schedule import Arrangement, Position, Schedule, Steps
 from conftest import uneven_lengths
 
 SMALL = uneven_lengths(60, longest=40)
@@ -53,6 +53,83 @@ def test_a_state_of_a_position_is_the_position() -> None:
     assert schedule.position_of(schedule.state_of(position)) == position
     assert schedule.state_of(position)["identity"]["order_version"] == ORDER_VERSION
     assert schedule.start_of(7) == Position(7, 0, Arrangement(1, 1))
+
+
+def test_a_rest_with_fewer_samples_than_an_update_has_batches_is_divided_once() -> None:
+    schedule = make(np.full(27, 10), world_size=2, accumulation_steps=8)  # 5 batches of 6 samples, the last of 3.
+    shared = schedule.shared(Position(0, 2, Arrangement(1, 1)))
+    assert shared.arrangement.divisions == ((2, 2),)
+    assert schedule.n_batches(shared.arrangement) == 6
+    assert schedule.shared(shared) == shared
+    later = shared._replace(n_done=4)
+    assert schedule.shared(later) == later
+
+
+def test_a_rest_divided_for_the_ranks_alone_is_divided_for_their_updates() -> None:
+    there, here = make(world_size=2), make(world_size=2, accumulation_steps=4)
+    divided = there.shared(Position(0, 3, Arrangement(1, 1)))
+    assert divided.arrangement.divisions == ((3, 2),)
+    shared = here.shared(divided._replace(n_done=5))
+    assert shared.arrangement.divisions == ((3, 2), (5, 8))
+    assert (here.n_batches(shared.arrangement) - 5) % 8 == 0
+
+
+def test_of_equal_batches_the_first_are_divided() -> None:
+    assert extra_parts(np.full(1_000, 7), 3).tolist() == [1, 1, 1] + [0] * 997
+    assert extra_parts(np.tile([3, 7, 5], 300), 2).nonzero()[0].tolist() == [1, 4]
+
+
+def test_parts_of_a_batch_are_padded_exactly_above_2_to_the_53() -> None:
+    lengths = np.full(9, 2**53 + 1)
+    schedule = Schedule(lengths, token_budget=2**55, world_size=4)
+    batches = schedule.batches(0, schedule.shared(Position(0, 1, Arrangement(1, 1))).arrangement)
+    assert len(batches) == 5
+    assert set(batches.padded_lengths.tolist()) == {2**53 + 1}
+
+
+def test_loss_tokens_without_a_minimum_differ_in_the_loss_tokens_alone() -> None:
+    state = make(loss_tokens=SMALL // 2).state_of(Position(0, 2, Arrangement(1, 1)))
+    message = r"^state is of another plan: loss_tokens = None \(saved with '[0-9a-f]{16}'\); build the sampler"
+    with pytest.raises(ValueError, match=message):
+        make().position_of(state)
+
+
+def test_an_epoch_ends_after_its_last_batch() -> None:
+    schedule = make(world_size=2)
+    other = Arrangement(1, 1, ((2, 6),))
+    for arrangement in (schedule.arrangement, other):
+        n_batches = schedule.n_batches(arrangement)
+        ends = [schedule.is_end(Position(0, n_done, arrangement)) for n_done in range(n_batches + 1)]
+        assert ends == [False] * n_batches + [True]
+    assert schedule.n_batches(other) != schedule.n_batches(), "both are asked"
+
+
+def test_a_plan_on_one_rank_is_never_divided() -> None:
+    position = Position(0, 3, Arrangement(6, 2))
+    assert make().shared(position) == position
+
+
+def test_updates_are_counted_from_where_these_ranks_began_the_epoch() -> None:
+    schedule = make(world_size=2, accumulation_steps=2)
+    position = schedule.shared(Position(1, 3, Arrangement(1, 1)))
+    batches = schedule.batches(1, position.arrangement)
+    of_rest = schedule.steps(batches, 3, 3)
+    updates = of_rest.real_tokens.reshape(-1, 4).sum(1)
+    assert of_rest.denominators.tolist() == np.repeat(updates, 2).tolist()
+    for n_steps in range(len(updates) * 2):
+        later = schedule.steps(batches, 3 + 2 * n_steps, 3)
+        assert later.denominators.tolist() == of_rest.denominators[n_steps:].tolist()
+
+
+def test_steps_are_integers_and_exact_above_2_to_the_53() -> None:
+    lengths = np.array([2**53 + 1, 2**53 + 3, 5, 5], np.int64)
+    schedule = Schedule(lengths, token_budget=2**60, world_size=2, loss_tokens=lengths)
+    steps = schedule.steps(schedule.batches(0))
+    assert {name: array.dtype.name for name, array in steps._asdict().items()} == {
+        **dict.fromkeys(Steps._fields, "int64"), "buckets": "int32",
+    }  # fmt: skip
+    assert steps.real_tokens.sum() == int(lengths.sum())
+    assert (steps.loss_tokens == steps.real_tokens).all()
 
 
 @pytest.mark.parametrize("worst_first", [False, True])

@@ -146,8 +146,8 @@ class Feed:
     """
 
     prefetch_factor = None
-    """accelerate's `skip_first_batches`, and with it the HF Trainer, trains the rest of an epoch from a `DataLoader` of a
-    loader's attributes. It does so with these."""
+    """accelerate's `skip_first_batches`, and with it the HF Trainer, trains the rest of an epoch from a `DataLoader`
+    that it makes of a loader's attributes, this one among them."""
 
     def __init__(
         self,
@@ -255,6 +255,13 @@ class Feed:
     def state_dict(self) -> dict[str, Any]:
         """Returns the position after the batches that were delivered: see `BucketBatchSampler.state_dict`."""
         return self.batch_sampler.state_dict()
+
+    def state_after(self, info: BatchInfo) -> dict[str, Any]:
+        """Returns the state once the batch of `info` is trained, for a pipeline whose first stage is ahead of its last.
+        The same as `state_dict` right after that batch was delivered."""
+        schedule, position = self.batch_sampler.schedule, info.position
+        done = position._replace(n_done=position.n_done + schedule.world_size)
+        return schedule.state_of(schedule.after(done.epoch, done) if schedule.is_end(done) else done)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Makes the next loop continue where `state` was taken: see `BucketBatchSampler.load_state_dict`."""
