@@ -66,7 +66,7 @@ pub(crate) fn shuffle_by_key<P: Position, C: Position>(
     });
     let counts = counts.unwrap_or_default();
     // Neighbouring cells for each thread, with about as many samples.
-    let mut ranges = Vec::with_capacity(n_threads);
+    let mut ranges = Vec::new();
     let (mut rest, mut low) = (positions, 0);
     while low < counts.len() {
         let (mut high, mut n_samples) = (low, 0);
@@ -75,7 +75,7 @@ pub(crate) fn shuffle_by_key<P: Position, C: Position>(
             high += 1;
         }
         let (range, after) = rest.split_at_mut(n_samples);
-        ranges.push((low..high, range));
+        memory::push(&mut ranges, (low..high, range))?;
         (rest, low) = (after, high);
     }
     threads::for_each(ranges, n_threads, check, |(range, positions): (Range<usize>, &mut [P])| {

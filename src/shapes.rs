@@ -5,7 +5,7 @@ use crate::error::{Error, Result, check_range};
 use crate::threads::Check;
 
 /// More padded lengths than this are refused.
-const MAX_PADDED_LENGTHS: usize = 1 << 15;
+pub(crate) const MAX_PADDED_LENGTHS: usize = 1 << 15;
 
 /// To which lengths batches are padded.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,6 +4,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyString};
 
 use crate::boundaries::MAX_OPTIMAL_BUCKETS;
+use crate::bucket::MAX_BUCKETS;
+use crate::shapes::MAX_PADDED_LENGTHS;
 use crate::{Boundaries, Empty, Error, Options, Overlong, PaddedLengths, Strategy};
 
 const STRATEGIES: ([&str; 3], [Strategy; 3]) =
@@ -107,7 +109,8 @@ fn parse_boundaries(value: &Bound<'_, PyAny>) -> PyResult<Boundaries> {
     if value.is_instance_of::<PyString>() {
         return choice("boundaries", value, &["auto"], [Options::default().boundaries]);
     }
-    if let Some(edges) = integers("boundaries", value, 0)? {
+    let refused = |n_edges| Error::NumberOfEdges { n_edges, max_edges: MAX_BUCKETS };
+    if let Some(edges) = integers("boundaries", value, 0, MAX_BUCKETS, refused)? {
         return Ok(Boundaries::Edges(edges));
     }
     let n_buckets = in_range("boundaries", value, 1, MAX_OPTIMAL_BUCKETS as u64)?;
@@ -118,15 +121,23 @@ fn parse_padded_lengths(value: &Bound<'_, PyAny>) -> PyResult<Option<PaddedLengt
     if value.is_none() {
         return Ok(None);
     }
-    if let Some(lengths) = integers("padded_lengths", value, 1)? {
+    let refused = |n_lengths| Error::NumberOfPaddedLengths { n_lengths, max_lengths: MAX_PADDED_LENGTHS };
+    if let Some(lengths) = integers("padded_lengths", value, 1, MAX_PADDED_LENGTHS, refused)? {
         return Ok(Some(PaddedLengths::List(lengths)));
     }
     let count = in_range("padded_lengths", value, 1, MAX_OPTIMAL_BUCKETS as u64)?;
     Ok(Some(PaddedLengths::Count(usize::try_from(count).unwrap_or(usize::MAX))))
 }
 
-/// The integers of a sequence; `None` for what is no sequence.
-fn integers(name: &str, value: &Bound<'_, PyAny>, min: u64) -> PyResult<Option<Vec<u64>>> {
+/// The integers of a sequence, which is `refused` before it is read where it has more than `most`; `None` for what is no
+/// sequence.
+fn integers(
+    name: &str,
+    value: &Bound<'_, PyAny>,
+    min: u64,
+    most: usize,
+    refused: impl Fn(usize) -> Error,
+) -> PyResult<Option<Vec<u64>>> {
     // An endless iterator has no length, and a 0-d array none either.
     if value.is_instance_of::<PyString>() || value.len().is_err() {
         if value.hasattr("__next__")? {
@@ -134,7 +145,11 @@ fn integers(name: &str, value: &Bound<'_, PyAny>, min: u64) -> PyResult<Option<V
         }
         return Ok(None);
     }
-    let items = value.try_iter()?.enumerate();
+    if value.len()? > most {
+        return Err(refused(value.len()?).into());
+    }
+    // No more than that of an iterator that never ends.
+    let items = value.try_iter()?.take(most + 1).enumerate();
     items.map(|(i, item)| integer(&format!("{name}[{i}]"), &item?, min)).collect::<PyResult<_>>().map(Some)
 }
 
@@ -154,12 +169,14 @@ pub(super) fn in_range(name: &str, value: &Bound<'_, PyAny>, min: u64, max: u64)
     }
     match value.extract::<u64>() {
         Ok(number) if (min..=max).contains(&number) => Ok(number),
+        Err(error) if error.is_instance_of::<PyTypeError>(value.py()) => Err(wrong_type(name, value, "an integer")),
         _ => Err(Error::out_of_range(name, value, min, max).into()),
     }
 }
 
 fn real(name: &str, value: &Bound<'_, PyAny>) -> PyResult<f64> {
-    value.extract().map_err(|_| wrong_type(name, value, "a number"))
+    let number = value.extract().map_err(|_| wrong_type(name, value, "a number"))?;
+    if value.is_instance_of::<PyBool>() { Err(wrong_type(name, value, "a number")) } else { Ok(number) }
 }
 
 fn flag(name: &str, value: &Bound<'_, PyAny>) -> PyResult<bool> {

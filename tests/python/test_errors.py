@@ -5,6 +5,7 @@ import itertools
 import json
 import pydoc
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,18 @@ VALUES = [
         "boundaries has 1 edges, outside [2, 32768]; pass the lower edge of the first bucket and the upper edge of "
         "each, such as [0, 512, 1024]",
     ),
+    (
+        "boundaries",
+        range(10**12),
+        "boundaries has 1000000000000 edges, outside [2, 32768]; pass the lower edge of the first bucket and the upper "
+        "edge of each, such as [0, 512, 1024]",
+    ),
+    (
+        "padded_lengths",
+        range(1, 10**12),
+        "padded_lengths has 999999999999 lengths, outside [1, 32768]; pass the lengths that batches may be padded to, "
+        "such as [512, 1024, 2048]",
+    ),
     ("boundaries", "six", 'boundaries = "six" is not an allowed value; choose "auto"'),
     ("padding_target", -0.1, f"padding_target = -0.1 is outside [0, inf]; {IN_RANGE}"),
     ("padding_target", float("nan"), f"padding_target = NaN is outside [0, inf]; {IN_RANGE}"),
@@ -72,6 +85,9 @@ VALUES = [
 KINDS = [
     ("token_budget", 1.5, "token_budget = 1.5 is not an integer"),
     ("token_budget", True, "token_budget = True is not an integer"),
+    ("token_budget", np.array([400]), "token_budget = array([400]) is not an integer"),
+    ("boundaries", np.zeros((2, 2), int), "boundaries[0] = array([0, 0]) is not an integer"),
+    ("repeat_weight", True, "repeat_weight = True is not a number"),
     ("token_budget", None, "token_budget = None is not an integer"),
     ("window", "8", "window = '8' is not an integer"),
     ("boundaries", [0, 2.5], "boundaries[1] = 2.5 is not an integer"),
@@ -107,6 +123,27 @@ def plan_with(name: str, value: Any) -> EpochPlan:
 def test_a_value_out_of_range_is_a_value_error(name: str, value: Any, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         plan_with(name, value)
+
+
+def test_a_sequence_that_never_ends_is_refused() -> None:
+    class Endless:
+        def __len__(self) -> int:
+            return 3
+
+        def __iter__(self) -> Iterator[int]:
+            return itertools.count()
+
+    message = (
+        "boundaries has 32769 edges, outside [2, 32768]; pass the lower edge of the first bucket and the upper edge of "
+        "each, such as [0, 512, 1024]"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        Planner([5], boundaries=Endless())  # type: ignore[arg-type]
+
+
+def test_any_number_of_threads_plans() -> None:
+    lengths = np.full(20_000, 5)
+    assert Planner(lengths, threads=2**63 - 1).plan(0) == Planner(lengths).plan(0)
 
 
 @pytest.mark.parametrize(("name", "value", "message"), KINDS)

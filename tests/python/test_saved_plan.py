@@ -201,3 +201,19 @@ def test_a_plan_is_not_saved_to_a_pipe(tmp_path):
     message = f"{path} is a pipe, not a regular file; pass the path of a file"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         PLAN.save(path)
+
+
+def test_a_path_may_be_bytes_and_names_its_folder_where_that_is_missing(tmp_path):
+    PLAN.save(os.fsencode(tmp_path / "plan.npz"))
+    assert EpochPlan.load(os.fsencode(tmp_path / "plan.npz")) == PLAN
+    with pytest.raises(FileNotFoundError) as raised:
+        PLAN.save(tmp_path / "missing" / "plan.npz")
+    assert raised.value.filename == str(tmp_path / "missing")
+
+
+@pytest.mark.parametrize("path", [0, None, 1.5])
+def test_a_path_is_no_open_file(path):
+    with pytest.raises(TypeError, match=r"^expected str, bytes or os\.PathLike object, not "):
+        EpochPlan.load(path)
+    with pytest.raises(TypeError, match=r"^expected str, bytes or os\.PathLike object, not "):
+        PLAN.save(path)

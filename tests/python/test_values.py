@@ -418,6 +418,7 @@ def test_unaligned_and_strided_buffers_are_copied():
 OUT_OF_MEMORY = """
 import resource
 import numpy as np
+import torch
 from bucketshuffle.torch import PadCollator, PreloadedDataset
 
 data = PreloadedDataset(np.zeros(1 << 20, np.int8), [0, 1 << 20])
@@ -425,7 +426,14 @@ collate = PadCollator()
 data.batch([0])
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (256 << 20), resource.RLIM_INFINITY))
-for attempt in (lambda: data.batch([0] * 1000), lambda: data.batch(np.zeros(1 << 25, np.int64)[:1].repeat(1 << 27))):
+ids, wide = torch.zeros(1 << 22, dtype=torch.int64), torch.zeros(1 << 22)
+for attempt in (
+    lambda: data.batch([0] * 1000),
+    lambda: data.batch(np.zeros(1 << 25, np.int64)[:1].repeat(1 << 27)),
+    lambda: collate([{"input_ids": ids}] * 64),
+    lambda: collate([{"input_ids": wide.bfloat16()}] * 65),
+    lambda: PadCollator(stack=["x"])([{"input_ids": ids[:3], "x": wide}] * 66),
+):
     try:
         attempt()
     except MemoryError as error:
@@ -442,4 +450,20 @@ def test_a_batch_that_does_not_fit_in_memory_is_a_memory_error():
         "pad_to_multiple_of"
     )
     assert lines[1].startswith("MemoryError: ")
+    assert lines[2:] == [
+        f"MemoryError: a batch of {n_samples} samples does not fit in memory; lower token_budget"
+        for n_samples in (64, 65, 66)
+    ]
     assert resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY
+
+
+@pytest.mark.parametrize("key", [1, None, ("a",)])
+def test_a_key_that_is_no_string_is_refused(key):
+    with refused(TypeError, f"items[0] has the key {key!r}, which is not a string; name every key of a sample"):
+        PadCollator()([{"input_ids": [1], key: [1]}])
+    with refused(TypeError, f"values has the key {key!r}, which is not a string; name every field"):
+        PreloadedDataset({key: FLAT}, OFFSETS)
+    with refused(TypeError, f"scalars has the key {key!r}, which is not a string; name every field"):
+        PreloadedDataset(FLAT, OFFSETS, scalars={key: [1] * 4})
+    with refused(TypeError, "scalars is a list, not a mapping; pass arrays by the name of the field"):
+        PreloadedDataset(FLAT, OFFSETS, scalars=[1] * 4)

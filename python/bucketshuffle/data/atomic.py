@@ -20,7 +20,7 @@ def write_file(path: str | os.PathLike[str], write: Callable[[IO[bytes]], object
         OSError: the folder cannot be written to, or is full.
         ValueError: `path` is no regular file, such as a pipe.
     """
-    target = os.path.realpath(path)
+    target = os.path.realpath(os.fsdecode(path))
     mode = None
     if os.path.lexists(target):
         status = os.stat(target)
@@ -29,7 +29,10 @@ def write_file(path: str | os.PathLike[str], write: Callable[[IO[bytes]], object
     # Not made from the target's name, which may be as long as a name can be.
     temporary = os.path.join(os.path.dirname(target), f".bucketshuffle-{secrets.token_hex(8)}.tmp")
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-    descriptor = os.open(temporary, flags, 0o666 if mode is None else mode)  # the umask applies
+    try:
+        descriptor = os.open(temporary, flags, 0o666 if mode is None else mode)  # the umask applies
+    except OSError as error:  # the folder is missing, or not to be written to
+        raise type(error)(error.errno, error.strerror, os.path.dirname(target)) from None
     try:
         with open(descriptor, "wb") as file:
             write(file)

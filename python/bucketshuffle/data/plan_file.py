@@ -33,7 +33,7 @@ def read_plan(path: str | os.PathLike[str], totals: frozenset[str]) -> dict[str,
         OSError: no such file, or one that may not be read.
         ValueError: the file holds no plan.
     """
-    with open(path, "rb") as file:
+    with open(os.fspath(path), "rb") as file:  # never a number, which open takes for an open file
         try:
             return _read(file, totals)
         except MemoryError:

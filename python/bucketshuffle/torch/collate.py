@@ -13,7 +13,7 @@ import torch
 from bucketshuffle.data.flat import FlatField
 from bucketshuffle.options import flag, integer
 from bucketshuffle.torch.fields import Padder, batch_dtype, made_field, padded_field, refuse_unknown_keys
-from bucketshuffle.torch.rows import flatten_rows, kind_of, stacked
+from bucketshuffle.torch.rows import flatten_rows, is_refused_memory, kind_of, stacked
 
 __all__ = ["PadCollator"]
 
@@ -135,7 +135,14 @@ class PadCollator:
                 * L` tokens; the batch holds views of them, which the next call with the same `out` overwrites. Missing
                   keys get fresh tensors.
         """
-        columns = _columns(items)
+        try:
+            return self._collate(_columns(items), out)
+        except RuntimeError as error:
+            if not is_refused_memory(error):
+                raise
+            raise MemoryError(f"a batch of {len(items)} samples does not fit in memory; lower token_budget") from error
+
+    def _collate(self, columns: dict[str, list[Any]], out: Mapping[str, torch.Tensor] | None) -> dict[str, Any]:
         flat: dict[str, FlatField] = {}
         lengths: npt.NDArray[np.int64] | None = None
         for name, column in columns.items():
@@ -161,9 +168,9 @@ class PadCollator:
         gathered = {name: self._gather(name, column) for name, column in columns.items() if name not in flat}
         numbers = {name for name, value in gathered.items() if isinstance(value, torch.Tensor)}
         padder = self._padder(flat, numbers, columns)
-        offsets = np.zeros(len(items) + 1, np.int64)
+        offsets = np.zeros(len(lengths) + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
-        padded = padder.pad(padder.requests(flat), offsets, np.arange(len(items)), out=out)
+        padded = padder.pad(padder.requests(flat), offsets, np.arange(len(lengths)), out=out)
         # In the samples' own order of keys, then what was made.
         batch = {name: padded.pop(name) if name in flat else gathered[name] for name in columns}
         return batch | padded
@@ -292,6 +299,9 @@ def columns_of(items: Sequence[Any], name: str) -> dict[str, list[Any]]:
             odd = sorted(item.keys() ^ first.keys(), key=str)[0]
             has, lacks = (position, 0) if odd in item else (0, position)
             raise ValueError(f'{name}[{has}] has "{odd}", but {name}[{lacks}] has not; all samples need the same keys')
+    for key in first:
+        if not isinstance(key, str):
+            raise TypeError(f"{name}[0] has the key {key!r}, which is not a string; name every key of a sample")
     return {key: [item[key] for item in items] for key in first}
 
 

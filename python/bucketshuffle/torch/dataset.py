@@ -71,6 +71,14 @@ class PreloadedDataset(Dataset[dict[str, Any]]):
             values = {"input_ids": values}
         if not values:
             raise ValueError("values has no fields; give at least one buffer of tokens")
+        if scalars is not None and not isinstance(scalars, Mapping):
+            raise TypeError(
+                f"scalars is a {type(scalars).__name__}, not a mapping; pass arrays by the name of the field"
+            )
+        for option, named in (("values", values), ("scalars", scalars or {})):
+            for name in named:
+                if not isinstance(name, str):
+                    raise TypeError(f"{option} has the key {name!r}, which is not a string; name every field")
         self._offsets = _field("offsets", offsets)
         self.offsets = checked_offsets(self._offsets.values)
         self.lengths = np.diff(self.offsets)

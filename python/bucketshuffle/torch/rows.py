@@ -103,7 +103,9 @@ def stacked(name: str, column: Sequence[Any]) -> torch.Tensor:
     if not typed:
         try:
             return torch.tensor(column)
-        except (TypeError, ValueError, RuntimeError, OverflowError):
+        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+            if is_refused_memory(error):
+                raise
             raise ValueError(
                 f'"{name}" cannot be stacked: its values have different shapes, or are beyond 64 bits; correct them'
             ) from None
@@ -118,6 +120,11 @@ def stacked(name: str, column: Sequence[Any]) -> torch.Tensor:
         if tensor.dtype != together.dtype and not torch.equal(tensor, together[position].to(tensor.dtype)):
             _refuse_rounded(name, position, together.dtype)
     return together
+
+
+def is_refused_memory(error: Exception) -> bool:
+    """Returns whether torch had no memory of the CPU, which it says with a plain RuntimeError."""
+    return "DefaultCPUAllocator" in str(error)
 
 
 def _signed(name: str, position: int, tensor: torch.Tensor) -> torch.Tensor:
