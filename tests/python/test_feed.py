@@ -726,7 +726,8 @@ def test_an_interrupt_between_any_two_batches_leaves_a_true_state() -> None:
             except AlarmError:
                 pass
             except RuntimeError as error:  # threading.Condition, interrupted while it takes its lock back
-                assert isinstance(error.__context__, AlarmError)
+                if not isinstance(error.__context__, AlarmError):
+                    raise
             signal.setitimer(signal.ITIMER_REAL, 0)
             n_counted = feed.counters().n_batches
             assert n_counted - n in (0, 1)
