@@ -4,7 +4,8 @@ use std::fmt;
 /// The result of everything that checks its input.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why there is no plan, mostly a mistake in what the caller passed. [`Display`](fmt::Display) is the full text that Python users see.
+/// Why there is no plan, mostly a mistake in what the caller passed. [`Display`](fmt::Display) is the full text that
+/// Python users see.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {

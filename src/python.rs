@@ -2,11 +2,11 @@
 //!
 //! Arrays come in whole and go out whole. Lengths are copied, narrowed and checked while attached to the interpreter;
 //! planning runs detached; the finished vectors become NumPy arrays without a copy.
-use numpy::{Element, IntoPyArray, PyArray1, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use numpy::{Element, IntoPyArray, PyArray1, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyMemoryError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from bucketshuffle.lengths import as_lengths
-from bucketshuffle.plan import DFLASH_BOUNDARIES, EpochPlan, Planner, pack_epoch
+from bucketshuffle.plan import DFLASH_BOUNDARIES, EpochPlan, Planner
 
 SORTED_KTOK_PER_S = 32.0
 """Measured throughput of sorted batches in the DFlash write-up, thousand real tokens per second."""
@@ -189,11 +189,16 @@ def notes(lengths: Any, *, seed: int = 0, window: int = 64, **options: Any) -> t
         lengths: [n_samples], tokens per sample.
         window: batches between two optimizer updates, over all ranks.
         options: further options of `pack_epoch`.
+
+    Raises:
+        TypeError, ValueError: as `pack_epoch`.
     """
+    Planner(lengths, window=window, **options)  # raises all but what follows
     try:
-        return pack_epoch(lengths, seed, window=window, constant_count=True, **options).stats.notes
+        planner = Planner(lengths, window=window, constant_count=True, **options)
     except ValueError as error:  # fewer samples than batches of a window
         return (str(error),)
+    return planner.plan(seed).stats.notes
 
 
 def to_table(rows: list[Row], window: int, world_size: int) -> str:

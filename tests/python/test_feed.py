@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 import torch
 from bucketshuffle.torch import BucketBatchSampler, Feed, FeedBatch, PadCollator, PreloadedDataset, check_loader
+from bucketshuffle.torch._placement import Placement
 from samplers import SMALL, at_epoch, every_sample, in_step_order, make, ranks
 
 N_SECONDS = 1.0
@@ -122,6 +123,7 @@ def test_a_batch_knows_what_the_plan_says_of_it() -> None:
             assert info.bucket == steps.buckets[step, rank]
             assert info.denominator == steps.denominators[step]
             assert info.ends_update == (step % 3 == 2)
+            assert info.ends_epoch == (step == len(sampler) - 1)
 
 
 @pytest.mark.parametrize(("accumulation_steps", "n_done"), [(4, 2), (3, 0), (5, 0)])
@@ -175,6 +177,14 @@ def test_a_state_loads_on_other_ranks(n_done: int, world_size: int) -> None:
         other.load_state_dict(states[0])
     rest = in_step_order([taken(iter(other)) for other in others])
     assert every_sample(before + rest) == list(range(len(SMALL)))
+
+
+@pytest.mark.parametrize("begun_on", [1, 2])
+def test_the_state_after_a_batch_is_the_one_right_after_its_delivery(begun_on: int) -> None:
+    feed = Feed(DATA, make(accumulation_steps=3))
+    feed.load_state_dict(after_some(Feed(DATA, make(rank=0, world_size=begun_on)), 3))
+    for batch in feed.epochs(2):
+        assert feed.state_after(batch.info) == feed.state_dict()
 
 
 def test_the_samplers_state_and_the_feeds_are_one() -> None:
@@ -380,6 +390,30 @@ def test_bad_arguments_are_refused() -> None:
         feed.consumers(2, devices=["cpu"])
     with pytest.raises(ValueError, match=r"^n_epochs = 0 is outside \[1, 9223372036854775807\]; "):
         feed.epochs(0)
+
+
+@pytest.mark.parametrize("copies", [False, True])
+def test_a_batch_that_does_not_reach_its_device_is_not_lost(copies: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    receive, n_calls = Placement.receive, 0
+
+    def failing(placement: Placement, sent: Any) -> Any:
+        nonlocal n_calls
+        n_calls += 1
+        if n_calls == 4:
+            raise RuntimeError("the device is full")
+        return receive(placement, sent)
+
+    monkeypatch.setattr(Placement, "receive", failing)
+    feed = Feed(DATA, make())
+    (loop,) = feed.consumers(1, copies=copies)
+    before = taken(loop, 3)
+    with pytest.raises(RuntimeError, match=r"^the device is full$"):
+        next(loop)
+    assert feed.state_dict()["position"] == 3
+    if not copies:
+        with pytest.raises(RuntimeError, match=r"^another consumer of this feed has met an error$"):
+            next(loop)
+    assert before + taken(feed.epochs(1)) == at_epoch(make(), 0)
 
 
 # Endings.

@@ -11,6 +11,7 @@ from bucketshuffle.report import (
     compare,
     longest_run,
     neighbour_correlation,
+    notes,
     pairs_repeated,
     slowest_over_mean,
     window_mix,
@@ -154,3 +155,10 @@ def test_shapes_are_counted_whatever_their_size(longest: int) -> None:
     assert plan.stats.n_shapes == len(
         {(len(batch), length) for batch, length in zip(plan, plan.padded_lengths, strict=True)}
     )
+
+
+def test_a_mistake_in_the_options_is_no_note() -> None:
+    with pytest.raises(ValueError, match=r"^token_budget = 0 is outside "):
+        notes([1, 2], token_budget=0)
+    with pytest.raises(ValueError, match=r"^lengths\[1\] = 9 exceeds token_budget = 8; "):
+        notes([1, 9], token_budget=8)

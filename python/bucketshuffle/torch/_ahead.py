@@ -47,6 +47,8 @@ class BatchInfo(NamedTuple):
     """What the sum of the losses of every batch of its optimizer update is divided by: see `Steps.denominators`."""
     ends_update: bool
     """Whether it is the last of its optimizer update."""
+    ends_epoch: bool
+    """Whether it is the last of its epoch."""
 
 
 class Job(NamedTuple):
@@ -123,6 +125,7 @@ class Remaining:
         steps, rank, start = self._steps, self._rank, self.start
         position = start._replace(n_done=start.n_done + i * self._world_size)
         b = position.n_done + rank
+        ends_epoch = i + 1 == len(self._step_tokens)
         n_steps_of_ranks = (position.n_done - start.arrangement.begun_at) // self._world_size + 1
         info = BatchInfo(
             position,
@@ -134,7 +137,8 @@ class Remaining:
             int(self._step_tokens[i]),
             None if steps.loss_tokens is None else int(steps.loss_tokens[i, rank]),
             int(steps.denominators[i]),
-            n_steps_of_ranks % self._accumulation_steps == 0 or i + 1 == len(self._step_tokens),
+            ends_epoch or n_steps_of_ranks % self._accumulation_steps == 0,
+            ends_epoch,
         )
         return Job(
             start, self.batches, self.batches.indices[self.batches.offsets[b] : self.batches.offsets[b + 1]], info
@@ -176,7 +180,7 @@ class Ahead:
         self._plans, self._counts = plans, counts
         self._lock = threading.Lock()
         self._process = os.getpid()
-        # One more thread than makes batches, for the plan of the next epoch.
+        # One more, so that batches are made while the next epoch is planned.
         self._threads = ThreadPoolExecutor(n_threads + 1, thread_name_prefix="bucketshuffle-feed")
         self._queue: deque[tuple[Job, Future[Sent]]] = deque()
         self._plans_next = until is None
@@ -207,7 +211,11 @@ class Ahead:
                 self._end_pass()
                 raise StopIteration
             job, sent = taken
-            fields = receive(sent)
+            try:
+                fields = receive(sent)
+            except BaseException as error:  # The batch would be lost: no later one follows it.
+                self._fail(error)
+                raise
             self._deliver(job)
             return fields, job.info
 
@@ -262,12 +270,16 @@ class Ahead:
             taken, stalled = self._take()
             self._counts.wait(time.perf_counter() - began, stalled)
         except BaseException as error:  # Ctrl-C, too
-            self._error = error
-            self.close()
+            self._fail(error)
             raise
         if taken is None:
             self.close()
         return taken
+
+    def _fail(self, error: BaseException) -> None:
+        """Ends the threads, for the other consumers too."""
+        self._error = error
+        self.close()
 
     def _take(self) -> tuple[tuple[Job, Sent] | None, bool]:
         """The next batch, and whether it had to be waited for."""

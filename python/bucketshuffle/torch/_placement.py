@@ -40,7 +40,7 @@ class Placement:
         if self._stream is None:
             return Sent(_each_tensor(fields, lambda tensor: tensor.to(self.device)), None, n_bytes)
         with torch.cuda.stream(self._stream):
-            moved = _each_tensor(fields, lambda tensor: pinned(tensor).to(self.device, non_blocking=True))
+            moved = _each_tensor(fields, lambda tensor: _pinned(tensor).to(self.device, non_blocking=True))
             return Sent(moved, self._stream.record_event(), n_bytes)
 
     def receive(self, sent: Sent) -> Fields:
@@ -53,8 +53,12 @@ class Placement:
         return sent.fields
 
 
-def pinned(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a CPU tensor in pinned memory, and one of another device as it is."""
+def pinned(fields: Mapping[str, Any]) -> Fields:
+    """Returns a batch with its CPU tensors in pinned memory."""
+    return _each_tensor(fields, _pinned)
+
+
+def _pinned(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.pin_memory() if tensor.device.type == "cpu" else tensor
 
 

@@ -12,7 +12,14 @@ import torch
 
 from bucketshuffle.data.flat import FlatField
 from bucketshuffle.options import flag, integer
-from bucketshuffle.torch.fields import Padder, batch_dtype, made_field, padded_field, refuse_unknown_keys
+from bucketshuffle.torch.fields import (
+    Padder,
+    batch_dtype,
+    made_field,
+    padded_field,
+    refuse_keys_but_strings,
+    refuse_unknown_keys,
+)
 from bucketshuffle.torch.rows import flatten_rows, is_refused_memory, kind_of, stacked
 
 __all__ = ["PadCollator"]
@@ -299,9 +306,7 @@ def columns_of(items: Sequence[Any], name: str) -> dict[str, list[Any]]:
             odd = sorted(item.keys() ^ first.keys(), key=str)[0]
             has, lacks = (position, 0) if odd in item else (0, position)
             raise ValueError(f'{name}[{has}] has "{odd}", but {name}[{lacks}] has not; all samples need the same keys')
-    for key in first:
-        if not isinstance(key, str):
-            raise TypeError(f"{name}[0] has the key {key!r}, which is not a string; name every key of a sample")
+    refuse_keys_but_strings(f"{name}[0]", first, "name every key of a sample")
     return {key: [item[key] for item in items] for key in first}
 
 

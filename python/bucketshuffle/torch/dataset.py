@@ -16,7 +16,7 @@ from bucketshuffle.data.flat import FlatField, checked_offsets, flat_field
 from bucketshuffle.data.mapped import map_npy
 from bucketshuffle.data.saved import read_fields, write_fields
 from bucketshuffle.torch.collate import PadCollator, columns_of, refuse_single
-from bucketshuffle.torch.fields import Padder, Request
+from bucketshuffle.torch.fields import Padder, Request, refuse_keys_but_strings
 from bucketshuffle.torch.rows import flatten_rows, kind_of, number_tensor, stacked, tensor_field
 
 if TYPE_CHECKING:
@@ -76,9 +76,7 @@ class PreloadedDataset(Dataset[dict[str, Any]]):
                 f"scalars is a {type(scalars).__name__}, not a mapping; pass arrays by the name of the field"
             )
         for option, named in (("values", values), ("scalars", scalars or {})):
-            for name in named:
-                if not isinstance(name, str):
-                    raise TypeError(f"{option} has the key {name!r}, which is not a string; name every field")
+            refuse_keys_but_strings(option, named, "name every field")
         self._offsets = _field("offsets", offsets)
         self.offsets = checked_offsets(self._offsets.values)
         self.lengths = np.diff(self.offsets)

@@ -127,7 +127,8 @@ class Feed:
             `PadCollator(padding_of=sampler)`.
         device: where batches go. On a CUDA device the copies start from pinned memory, on a stream of their own.
             Default: they stay in the CPU's memory.
-        n_threads: threads that make batches. Raise it for a data set that reads files.
+        n_threads: threads that make batches. Raise it for a data set that reads files. One more plans the next epoch,
+            and makes batches when it has nothing to plan.
         n_ahead: batches that are made or kept before the loop asks for them.
         max_bytes: memory that these may take together, bytes; one batch is always allowed. Default: no limit.
 
@@ -261,7 +262,7 @@ class Feed:
         The same as `state_dict` right after that batch was delivered."""
         schedule, position = self.batch_sampler.schedule, info.position
         done = position._replace(n_done=position.n_done + schedule.world_size)
-        return schedule.state_of(schedule.after(done.epoch, done) if schedule.is_end(done) else done)
+        return schedule.state_of(schedule.after(done.epoch, done) if info.ends_epoch else done)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Makes the next loop continue where `state` was taken: see `BucketBatchSampler.load_state_dict`."""
@@ -308,7 +309,7 @@ def _make(fetch: Callable[[Any], Any], placement: Placement, is_pinned: bool, jo
     if not isinstance(fields, Mapping):
         raise TypeError(f"collate returned a {type(fields).__name__}, not a mapping; return a dict of tensors by key")
     if is_pinned:
-        fields = {name: pinned(value) if isinstance(value, torch.Tensor) else value for name, value in fields.items()}
+        fields = pinned(fields)
     return placement.send(fields)
 
 

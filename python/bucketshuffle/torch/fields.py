@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -90,6 +90,13 @@ class PaddedField:
         carrier, _, torch_carrier = _CARRIERS[self.dtype.itemsize]
         array: npt.NDArray[Any] = (out.view(torch_carrier) if out.dtype == torch.bfloat16 else out).detach().numpy()
         return array.reshape(-1).view(carrier)
+
+
+def refuse_keys_but_strings(where: str, keys: Iterable[object], way_out: str) -> None:
+    """Raises TypeError if one of the keys of `where` is no string."""
+    for key in keys:
+        if not isinstance(key, str):
+            raise TypeError(f"{where} has the key {key!r}, which is not a string; {way_out}")
 
 
 class Padder:
