@@ -157,9 +157,19 @@ def of_epochs(plans: Iterable[EpochPlan], lengths: Any, *, window: int, world_si
 
 
 def window_mix(plan: EpochPlan, lengths: Any, window: int) -> float:
-    """Returns how far windows are from the data set, in [0, 1]: the Wasserstein-1 distance between the token-weighted
-    length distributions of a window of `window` batches and of the whole plan, over the longest length; mean over all
-    full windows. 0.0 where there is none.
+    """Returns how far windows are from the data set: the mean of `window_distances`; 0.0 where there is no window.
+
+    Raises:
+        TypeError, ValueError: as `window_distances`.
+    """
+    distances = window_distances(plan, lengths, window)
+    return float(distances.mean()) if len(distances) else 0.0
+
+
+def window_distances(plan: EpochPlan, lengths: Any, window: int) -> npt.NDArray[np.float64]:
+    """Returns how far each full window is from the data set, [n_windows], float64 in [0, 1]: the Wasserstein-1 distance
+    between the token-weighted length distributions of a window of `window` batches and of the whole plan, over the
+    longest length.
 
     The distance of two distributions on a line is the area between their distribution functions F:
     `sum over k of |F_window(k) - F_plan(k)| * (v[k + 1] - v[k]) / v[-1]`, where `v` are the distinct lengths and `F(k)`
@@ -186,20 +196,20 @@ def window_mix(plan: EpochPlan, lengths: Any, window: int) -> float:
         )
     n_windows = len(plan) // window
     if n_windows == 0:
-        return 0.0
+        return np.empty(0)
     values, ranks = _ranked(lengths[plan.indices])
     weights = np.bincount(ranks, minlength=len(values)) * values
     whole = np.cumsum(weights) / weights.sum()
     gaps = np.diff(values, append=values[-1])
     starts = plan.offsets[::window][: n_windows + 1]
-    if n_windows * len(values) <= _DENSE * len(ranks):
-        total = 0.0
-        for start, end in itertools.pairwise(starts.tolist()):
-            part = np.cumsum(np.bincount(ranks[start:end], minlength=len(values)) * values)
-            total += float(np.abs(part / part[-1] - whole) @ gaps)
-    else:
-        total = _sparse_distances(starts, ranks, values, whole, gaps)
-    return total / n_windows / float(values[-1])
+    if n_windows * len(values) > _DENSE * len(ranks):
+        areas = _sparse_distances(starts, ranks, values, whole, gaps)
+        return areas / float(values[-1])
+    areas = np.empty(n_windows)
+    for w, (start, end) in enumerate(itertools.pairwise(starts.tolist())):
+        part = np.cumsum(np.bincount(ranks[start:end], minlength=len(values)) * values)
+        areas[w] = np.abs(part / part[-1] - whole) @ gaps
+    return areas / float(values[-1])
 
 
 def _sparse_distances(
@@ -208,13 +218,13 @@ def _sparse_distances(
     values: npt.NDArray[np.float64],
     whole: npt.NDArray[np.float64],
     gaps: npt.NDArray[np.float64],
-) -> float:
-    """The sum of the areas between the distribution functions of windows and plan, from the lengths present in each
-    window alone: between two of them the window's function is constant, and the plan's crosses it at most once."""
+) -> npt.NDArray[np.float64]:
+    """The areas between the distribution functions of each window and the plan, from the lengths present in the window
+    alone: between two of them the window's function is constant, and the plan's crosses it at most once."""
     # Areas left of rank k: of 1, and under the plan's function.
     ones = np.concatenate([[0.0], np.cumsum(gaps)])
     under = np.concatenate([[0.0], np.cumsum(whole * gaps)])
-    total = 0.0
+    areas = np.empty(len(starts) - 1)
     for first, last in _blocks(starts):
         start, end = int(starts[first]), int(starts[last])
         sizes = np.diff(starts[first : last + 1])
@@ -230,8 +240,8 @@ def _sparse_distances(
         crossing = np.clip(np.searchsorted(whole, share), here, until)
         area = share * (2 * ones[crossing] - ones[here] - ones[until])
         area += under[here] + under[until] - 2 * under[crossing]
-        total += float(area.sum() + under[here[begins]].sum())
-    return total
+        areas[first:last] = np.add.reduceat(area, begins) + under[here[begins]]
+    return areas
 
 
 def pairs_repeated(plan: EpochPlan, next_plan: EpochPlan, *, max_samples: int | None = None) -> float:
@@ -240,9 +250,9 @@ def pairs_repeated(plan: EpochPlan, next_plan: EpochPlan, *, max_samples: int | 
     samples and `n` of them are in batch `c` of `next_plan`.
 
     Args:
-        max_samples: count the pairs of evenly spaced batches with about so many samples, instead of all. The batches of
-            a plan come in random order, so the error is that of a random sample of the batches: below 2 % of the
-            figure from 200,000 samples in 1,000 batches. None: all batches, exactly.
+        max_samples: count the pairs of about so many samples instead of all: half of them in the largest batches, which
+            have most pairs, the others in every k-th of the rest by size. The error is below 2 % of the figure from
+            200,000 samples on. None: all batches, exactly.
 
     Raises:
         TypeError: `max_samples` is no integer.
@@ -250,9 +260,6 @@ def pairs_repeated(plan: EpochPlan, next_plan: EpochPlan, *, max_samples: int | 
 
     Complexity: O(n log n).
     """
-    every = 1
-    if max_samples is not None:
-        every = max(1, -(-len(plan.indices) // integer("max_samples", max_samples, 1)))
     n_all = len(next_plan.indices) + len(next_plan.dropped)
     if len(plan.indices) + len(plan.dropped) != n_all:
         raise ValueError(
@@ -263,18 +270,35 @@ def pairs_repeated(plan: EpochPlan, next_plan: EpochPlan, *, max_samples: int | 
     next_batch = -1 - np.arange(n_all)
     next_batch[next_plan.indices] = np.repeat(np.arange(len(next_plan)), np.diff(next_plan.offsets))
     sizes = np.diff(plan.offsets)
-    n_repeated = n_pairs = 0
-    for first, last in _blocks(plan.offsets, _BLOCK * every):
-        batches = np.arange(first, last, every)
-        of_batch = sizes[batches]
-        batch = np.repeat(np.arange(len(batches)), of_batch)
-        within = np.arange(len(batch)) - np.repeat(np.cumsum(of_batch) - of_batch, of_batch)
-        samples = plan.indices[plan.offsets[batches][batch] + within]
-        keys = np.sort(batch * (len(next_plan) + n_all) + n_all + next_batch[samples])
-        in_both = np.diff(np.flatnonzero(np.diff(keys, prepend=-1)), append=len(keys))
+    n_pairs = sizes * (sizes - 1)
+    if max_samples is None or integer("max_samples", max_samples, 1) >= len(plan.indices):
+        n_repeated: float = _n_repeated(plan, np.arange(len(plan)), next_batch)
+    else:
+        by_size = np.argsort(-sizes, kind="stable")
+        n_large = int(np.searchsorted(np.cumsum(sizes[by_size]), max_samples // 2))
+        large, rest = by_size[:n_large], by_size[n_large:]
+        every = -(-int(sizes[rest].sum()) // max(1, max_samples // 2))
+        some = rest[every // 2 :: every]
+        share = _n_repeated(plan, some, next_batch) / max(1, int(n_pairs[some].sum()))
+        n_repeated = _n_repeated(plan, large, next_batch) + share * int(n_pairs[rest].sum())
+    return n_repeated / int(n_pairs.sum()) if n_pairs.any() else 0.0
+
+
+def _n_repeated(plan: EpochPlan, batches: npt.NDArray[np.int64], next_batch: npt.NDArray[np.int64]) -> int:
+    """The ordered pairs of samples in one of these batches that have one `next_batch`, [n_samples]."""
+    sizes = np.diff(plan.offsets)[batches]
+    places = np.concatenate([[0], np.cumsum(sizes)])
+    spread = int(next_batch.max(initial=0)) - int(next_batch.min(initial=0)) + 1
+    n_repeated = 0
+    for first, last in _blocks(places):
+        of_batch = sizes[first:last]
+        batch = np.repeat(np.arange(last - first), of_batch)
+        within = np.arange(len(batch)) - np.repeat(places[first:last] - places[first], of_batch)
+        samples = plan.indices[plan.offsets[batches[first:last]][batch] + within]
+        keys = np.sort(batch * spread + next_batch[samples])
+        in_both = np.diff(np.flatnonzero(np.diff(keys, prepend=keys[0] - 1)), append=len(keys))
         n_repeated += int((in_both * (in_both - 1)).sum())
-        n_pairs += int((of_batch * (of_batch - 1)).sum())
-    return n_repeated / n_pairs if n_pairs else 0.0
+    return n_repeated
 
 
 def neighbour_correlation(plan: EpochPlan) -> float:

@@ -1,4 +1,4 @@
-"""Strategies side by side on the same lengths: what padding, mix and freshness each gives, and how fast it plans."""
+"""Strategies side by side on the same lengths: what padding, mix and repetition each gives, and how fast it plans."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from bucketshuffle.lengths import as_lengths
-from bucketshuffle.metrics import Metrics, of_epochs, predicted_throughput
+from bucketshuffle.metrics import Metrics, of_epochs
 from bucketshuffle.plan import DFLASH_BOUNDARIES, EpochPlan, Planner
 
-WRITE_UP_KTOK_PER_S = 32.0
-"""Measured throughput of sorted batches in the DFlash write-up, thousand real tokens per second."""
+OWN_OPTIONS = ("boundaries", "strategy", "align_ranks", "constant_count")
+OWN_ROW = "your options"
+"""The row of a caller whose options name other buckets, another strategy or another order."""
 
-_OWN = ("boundaries", "strategy", "align_ranks", "constant_count")
 _SEARCH = ("repeat_weight", "padding_target")
 
 
@@ -64,20 +64,24 @@ def compare(
 
 def strategies(lengths: Any, *, window: int, **options: Any) -> dict[str, dict[str, Any]]:
     """Returns the options of the planner behind each row of `compare`, by the row's name."""
-    longest = int(as_lengths(lengths).max(initial=0))
-    # The write-up's last edge suits its data; longer samples get a seventh bucket.
-    edges = [*DFLASH_BOUNDARIES, *([longest] if longest > DFLASH_BOUNDARIES[-1] else [])]
-    own = {name: options.pop(name) for name in _OWN if name in options}
+    own = {name: options.pop(name) for name in OWN_OPTIONS if name in options}
     search = {name: options.pop(name) for name in _SEARCH if name in options}
     rows: dict[str, dict[str, Any]] = {
         "sorted": {"strategy": "sorted"},
         "random": {"strategy": "random"},
-        "six buckets": {"boundaries": edges},
+        "six buckets": {"boundaries": six_edges(lengths)},
         "bucketshuffle": {"window": window, **search},
     }
     if own:
-        rows["your options"] = {"window": window, **search, **own}
+        rows[OWN_ROW] = {"window": window, **search, **own}
     return {name: {**options, **row} for name, row in rows.items()}
+
+
+def six_edges(lengths: Any) -> list[int]:
+    """Returns the edges of the row "six buckets", tokens: the write-up's, and one more where samples are longer than
+    its last."""
+    longest = int(as_lengths(lengths).max(initial=0))
+    return [*DFLASH_BOUNDARIES, *([longest] if longest > DFLASH_BOUNDARIES[-1] else [])]
 
 
 def _timed_plans(planner: Planner, seed: int, n_epochs: int, times_ms: list[float]) -> Iterator[EpochPlan]:
@@ -106,46 +110,3 @@ def notes(lengths: Any, *, seed: int = 0, window: int = 64, **options: Any) -> t
     except ValueError as error:  # fewer samples than batches of a window
         return (str(error),)
     return planner.plan(seed).stats.notes
-
-
-def to_table(rows: list[Row], window: int, world_size: int) -> str:
-    """Returns rows that begin with the sorted one as a Markdown table."""
-    head = (
-        "strategy",
-        "padded / real",
-        "batches",
-        "shapes",
-        f"mix of {window}",
-        "pairs repeated",
-        "neighbours",
-        "longest run",
-        f"slowest of {world_size}",
-        "Ktok/s",
-        "build ms",
-        "plan ms",
-    )
-    least = rows[0].metrics.padding_ratio
-    body = [
-        (
-            row.name,
-            f"{row.metrics.padding_ratio:.4f}",
-            f"{row.metrics.n_batches:,.0f}",
-            f"{row.metrics.n_shapes:,.0f}",
-            "-" if row.metrics.mix is None else f"{row.metrics.mix:.4f}",
-            "-" if row.metrics.pairs_repeated is None else f"{row.metrics.pairs_repeated:.2%}",
-            f"{row.metrics.neighbour_correlation:+.3f}",
-            str(row.metrics.longest_run or "-"),
-            f"{row.metrics.slowest_over_mean:.3f}",
-            f"{predicted_throughput(row.metrics.padding_ratio, WRITE_UP_KTOK_PER_S, least):.1f}",
-            f"{row.construct_ms:.1f}",
-            f"{row.plan_ms:.1f}",
-        )
-        for row in rows
-    ]
-    widths = [max(map(len, column)) for column in zip(head, *body, strict=True)]
-    lines = [
-        " | ".join([cells[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(cells[1:], widths[1:], strict=True))])
-        for cells in (head, *body)
-    ]
-    rule = "|".join(["-" * (widths[0] + 2), *("-" * (width + 1) + ":" for width in widths[1:])])
-    return "\n".join(["| " + lines[0] + " |", "|" + rule + "|", *("| " + line + " |" for line in lines[1:])])
