@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +68,7 @@ def _lengths(axes: Axes, report: Report) -> None:
 
 def _padding(axes: Axes, report: Report) -> None:
     edges = report.curves.edges
-    middles = [(low + high + 1) / 2 for low, high in zip(edges, edges[1:], strict=False)]
+    middles = [(low + high + 1) / 2 for low, high in itertools.pairwise(edges)]
     for name, ratios in report.curves.padding.items():
         axes.plot(middles, [float("nan") if ratio is None else ratio for ratio in ratios], **_line(name))
     if edges[-1] > 50 * max(edges[0], 1):
@@ -111,10 +112,8 @@ def _repetition(axes: Axes, report: Report) -> None:
     axes.plot(repeated, over, color=COLOURS["bucketshuffle"], linewidth=1.2, marker=".", label="repeat_weight")
     least = report.strategies[0].metrics.padding_ratio
     for row in report.strategies:
-        x, y = row.metrics.pairs_repeated, row.metrics.padding_ratio / least - 1
-        axes.plot(
-            [x], [y], color=COLOURS[row.name], linewidth=0, marker="D", markersize=6, label=row.name, clip_on=False
-        )
+        place = (row.metrics.pairs_repeated or 0.0, row.metrics.padding_ratio / least - 1)
+        axes.plot(*place, color=COLOURS[row.name], linewidth=0, marker="D", label=row.name, clip_on=False)
     # The least figure of a real plan; 0 is drawn at the edge.
     axes.set_xscale("symlog", linthresh=1e-3)
     axes.set_yscale("symlog", linthresh=1e-3)

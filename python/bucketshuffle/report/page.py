@@ -5,14 +5,15 @@ from __future__ import annotations
 import html
 import io
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bucketshuffle.report.report import Report
     from bucketshuffle.report.tables import Table
 
 _STYLE = """
-:root { color-scheme: light dark; --ink: #1c2430; --paper: #ffffff; --faint: #667084; --rule: #d5dae3; --mark: #eef3fd; }
+:root { color-scheme: light dark; --ink: #1c2430; --paper: #ffffff; --faint: #667084; --rule: #d5dae3;
+  --mark: #eef3fd; }
 @media (prefers-color-scheme: dark) {
   :root { --ink: #e4e8ef; --paper: #14181f; --faint: #98a2b3; --rule: #343c49; --mark: #1d2a41; }
 }
@@ -80,8 +81,9 @@ def _table(table: Table) -> str:
     )
     legend = "".join(f"<dt>{html.escape(name)}</dt><dd>{html.escape(words)}</dd>\n" for name, words in table.legend)
     return (
-        f'<h2>{html.escape(table.title)}</h2>\n<div class="table" tabindex="0">\n<table>\n<thead><tr>{head}</tr></thead>\n'
-        f"<tbody>\n{rows}\n</tbody>\n</table>\n</div>\n" + (f"<dl>\n{legend}</dl>" if legend else "")
+        f'<h2>{html.escape(table.title)}</h2>\n<div class="table" tabindex="0">\n<table>\n'
+        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table>\n</div>\n"
+        + (f"<dl>\n{legend}</dl>" if legend else "")
     )
 
 
@@ -98,7 +100,7 @@ def _svg(report: Report, plot: str) -> str:
     ink = dict.fromkeys(
         ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "legend.labelcolor"), _INK
     )
-    options = {"svg.fonttype": "none", "svg.hashsalt": plot, "font.family": "sans-serif", "font.size": 11, **ink}
+    options: Any = {"svg.fonttype": "none", "svg.hashsalt": plot, "font.family": "sans-serif", "font.size": 11, **ink}
     with matplotlib.rc_context(options):
         file = io.StringIO()
         report.figure(plot).savefig(file, format="svg", transparent=True, metadata={"Date": None})
