@@ -134,7 +134,7 @@ class Report:
             if isinstance(options.get("boundaries"), (list, tuple, np.ndarray)):
                 words += advice.of_edges("boundaries", options["boundaries"], lengths)
         words += notes(lengths, seed=seed, window=window, **options)
-        words += advice.of_plan(rows[-1].metrics, rows[0].metrics, rows[1].metrics, plan, window)
+        words += advice.of_plan(rows[-1].metrics, rows[0].metrics, rows[1].metrics, plan, window, own.options)
         return cls(
             **given,
             strategies=tuple(rows),

@@ -43,8 +43,8 @@ def _print_table(console, table: Table) -> None:  # type: ignore[no-untyped-def]
     shown = RichTable(title=table.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for i, name in enumerate(table.head):
         shown.add_column(name, justify="left" if i == 0 else "right", overflow="fold")
-    for cells in table.rows:
-        shown.add_row(*map(Text, cells), style="bold green" if table.is_own(cells) else None)
+    for i, cells in enumerate(table.rows):
+        shown.add_row(*map(Text, cells), style="bold green" if i == table.own else None)
     console.print(shown)
     for name, meaning in table.legend:
         console.print(Text.assemble((f"{name}  ", "cyan"), (meaning, "dim")))
