@@ -383,7 +383,8 @@ def test_the_demo_prints_the_table_of_the_readme(capsys):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="terminals of Unix")
-def test_a_terminal_gets_tables_in_colour_and_a_pipe_plain_text(path):
+@pytest.mark.parametrize("width", [80, 140])
+def test_a_terminal_gets_tables_in_colour_and_a_pipe_plain_text(width, path):
     import pty
 
     plain = subprocess.run([*COMMAND, "report", str(path)], capture_output=True, text=True, check=True)
@@ -392,7 +393,7 @@ def test_a_terminal_gets_tables_in_colour_and_a_pipe_plain_text(path):
     leader, follower = pty.openpty()
     environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
     process = subprocess.Popen(
-        [*COMMAND, "report", str(path)], stdout=follower, env={**environment, "TERM": "xterm", "COLUMNS": "140"}
+        [*COMMAND, "report", str(path)], stdout=follower, env={**environment, "TERM": "xterm", "COLUMNS": str(width)}
     )
     os.close(follower)
     shown = b""
@@ -409,6 +410,8 @@ def test_a_terminal_gets_tables_in_colour_and_a_pipe_plain_text(path):
     text = re.sub(r"\x1b\[[0-9;]*m", "", shown.decode())
     assert text != shown.decode().replace("\r\n", "\n")
     assert "| bucketshuffle |" not in text
+    assert max(map(len, text.splitlines())) <= width
+    assert text.count("bucketshuffle  ") == (2 if width == 80 else 1)  # a table that is too wide comes in parts
     for word in ("Strategies", "bucketshuffle", "pairs repeated", "repeat_weight", "note: "):
         assert word in text
 

@@ -68,7 +68,7 @@ def strategies_table(
             f"{row.metrics.n_shapes:,.0f}",
             "-" if row.metrics.mix is None else f"{row.metrics.mix:.4f}",
             "-" if row.metrics.pairs_repeated is None else f"{row.metrics.pairs_repeated:.2%}",
-            f"{row.metrics.neighbour_correlation:+.3f}",
+            f"{round(row.metrics.neighbour_correlation, 3) + 0.0:+.3f}",
             str(row.metrics.longest_run or "-"),
             f"{row.metrics.slowest_over_mean:.3f}",
             f"{speed:.2f}" if measured is None else f"{speed:,.1f}",
