@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import statistics
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,11 +12,12 @@ import numpy as np
 from bucketshuffle.lengths import as_lengths
 from bucketshuffle.metrics import pairs_repeated, window_mix
 from bucketshuffle.plan import Planner
+from bucketshuffle.report.compare import on_threads
 from bucketshuffle.report.tables import Table
 
 REPEAT_WEIGHTS = (0.0, 0.05, 0.2, 0.5, 1.0, 2.0, 8.0)
 """The weights of a sweep: from sorted order to much fresher batches."""
-BUDGET_FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+BUDGET_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 """The budgets of a sweep, as shares of the user's."""
 _MAX_SAMPLES = 200_000  # pairs are counted on so many: 2 % of the figure
 
@@ -75,7 +74,7 @@ def sweep_budgets(
         least = _sorted_tokens(lengths, seed, given)
         return _point(lengths, value, value == budget, seed, least, {**given, "window": window}, window)
 
-    return _on_threads(point, sorted({budget, *budgets}))
+    return on_threads(point, sorted({budget, *budgets}))
 
 
 def sweep_repeat_weights(
@@ -106,13 +105,7 @@ def sweep_repeat_weights(
         given = {**options, "window": window, "repeat_weight": value}
         return _point(lengths, value, value == weight, seed, least, given)
 
-    return _on_threads(point, sorted({*weights, *([] if weight is None else [weight])}))
-
-
-def _on_threads(point: Callable[[Any], Point], values: Sequence[float]) -> tuple[Point, ...]:
-    """The points of a sweep, a few at a time, since each holds two plans; planning holds no interpreter lock."""
-    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as threads:
-        return tuple(threads.map(point, values))
+    return on_threads(point, sorted({*weights, *([] if weight is None else [weight])}))
 
 
 def _sorted_tokens(lengths: Any, seed: int, options: dict[str, Any]) -> int:
