@@ -252,8 +252,8 @@ def pairs_repeated(plan: EpochPlan, next_plan: EpochPlan, *, max_samples: int | 
 
     Args:
         max_samples: count the pairs of about so many samples instead of all: half of them in the largest batches, which
-            have most pairs, the others in every k-th of the rest by size, and in 64 of them at least. The error is below 2 % of the figure from
-            200,000 samples on. None: all batches, exactly.
+            have most pairs, the others in every k-th of the rest by size, and in 64 of them at least. The error is
+            below 2 % of the figure from 200,000 samples on. None: all batches, exactly.
 
     Raises:
         TypeError: `max_samples` is no integer.
