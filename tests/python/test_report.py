@@ -171,6 +171,33 @@ def test_any_lengths_have_a_report(lengths: list[int]) -> None:
     assert str(report)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"overlong": "keep", "token_budget": 4_096},
+        {"padded_lengths": 20},
+        {"padded_lengths": [512, 4_096, 9_000]},
+        {"pad_to_multiple_of": 64, "quadratic_length": 8_192, "per_sample": 3},
+        {"max_batch_size": 4},
+        {"strategy": "random"},
+        {"strategy": "sorted"},
+        {"constant_count": True},
+        {"padding_target": 0.01},
+        {"boundaries": 20, "align_ranks": 4},
+        {"boundaries": np.array([0, 700, 8_191])},
+        {"window": 1},
+        {"threads": 2},
+        {"admitted": LENGTHS > 300},
+    ],
+)
+def test_any_options_have_a_report(options: dict[str, object]) -> None:
+    report = Report.of(LENGTHS, **{**OPTIONS, **options})
+    text = json.dumps(report.to_dict(), allow_nan=False)
+    assert "nan" not in str(report)
+    assert json.loads(text)["options"]["token_budget"] == options.get("token_budget", 16_384)
+    assert report.figure() is not None
+
+
 def test_small_sets_are_planned_for_more_epochs() -> None:
     assert [Report.of(LENGTHS[:n]).n_epochs for n in (10, 4_000)] == [32, 32]
     assert Report.of(np.tile(LENGTHS, 25)).n_epochs == 5
