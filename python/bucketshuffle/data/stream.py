@@ -101,8 +101,8 @@ class _Field:
             return
         if values.dtype.kind not in "biuf":
             raise ValueError(
-                f'{batch.row(0)}: column "{name}" holds {values.dtype} values, which no batch can hold; choose a column '
-                "of numbers"
+                f'{batch.row(0)}: column "{name}" holds {values.dtype} values, which no batch can hold; choose a '
+                "column of numbers"
             )
         if self._like is None:
             self._like = values[:0]
