@@ -146,7 +146,7 @@ def test_an_interrupt_is_one_line_and_leaves_nothing(command, path, tmp_path):
     np.save(path, np.tile(LENGTHS, 500))
     jsonl = tmp_path / "data.jsonl"
     jsonl.write_text('{"input_ids": [[1, 2, 3]]}\n' * 1_000_000)  # nested lists are read one by one
-    more = {"report": ["--epochs", "1000"], "bench": ["--rounds", "1000"], "demo": ["--epochs", "1000"]}
+    more = {"report": ["--epochs", "99999"], "bench": ["--rounds", "99999"], "demo": ["--epochs", "99999"]}
     words = [*calls(path, jsonl)[command], *more.get(command, [])]
     before = sorted(os.listdir(tmp_path))
     process = subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
