@@ -282,7 +282,7 @@ def test_a_line_that_is_no_json_is_named_whatever_stands_before_it(tmp_path: Pat
         ({"input_ids": [[1], [2, None]]}, ["pack"], ' row 1: column "input_ids" has 1 null tokens; fill them '),
         ({"x": [{"a": 1}]}, [], " row 0: source has Arrow type struct<a: int64>, not lists of tokens; choose "),
         ({"x": [["a"], ["b"]]}, [], ' row 0: column "x" has lists of Arrow type string, not lists of numbers, or '),
-        ({"x": [[{"role": "user"}]]}, [], ' row 0: column "x" has lists of Arrow type struct<role: string>, not lists of '),
+        ({"x": [[{"role": "user"}]]}, [], ' row 0: column "x" has lists of Arrow type struct<role: string>, not '),
         ({"input_ids": [[1]]}, ["--column", "y"], " has no column y, but input_ids; choose one with --column"),
         ({"x": [1.5]}, [], ' row 0: column "x" holds float64 numbers, such as 1.5, which are no lengths; choose '),
         ({"input_ids": [[1], [2, 3]], "labels": [[1], [2]]}, ["pack", "--column", "input_ids", "--column", "labels"],

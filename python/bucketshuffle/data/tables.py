@@ -161,7 +161,7 @@ def _batch(table: Any, columns: Sequence[str], path: str, first_row: int, values
             batch.columns[name] = _column(name, column, values)
         except (TypeError, ValueError) as error:  # ArrowInvalid is a ValueError
             where = next((batch.row(i) for i in range(len(column)) if _is_bad(name, column.slice(i, 1), values)), path)
-            raise ValueError(f"{where}: {error}") from None
+            raise ValueError(f"{where}: {error}".replace("columns=[...]", "--column")) from None
     return batch
 
 
