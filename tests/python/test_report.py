@@ -267,6 +267,12 @@ def test_a_bad_figure_has_a_sentence(lengths: object, options: dict[str, object]
     assert not any("nan" in sentence or "inf" in sentence for sentence in sentences)
 
 
+def test_samples_that_are_not_admitted_are_not_called_overlong() -> None:
+    admitted = np.arange(len(LENGTHS)) > 99
+    assert not [sentence for sentence in advice(LENGTHS, admitted=admitted) if "exceed token_budget" in sentence]
+    assert Report.of(LENGTHS, admitted=admitted).n_dropped == 100
+
+
 def test_what_is_usual_has_no_sentence() -> None:
     # One length in eleven is the most frequent here, and its neighbours are nearly as frequent.
     narrow = Report.of(np.random.default_rng(0).poisson(12, 20_000) + 1, token_budget=1_024, window=4)
