@@ -29,13 +29,16 @@ def test_docstring_examples_are_true(name: str) -> None:
     assert doctest.testmod(load(name)).failed == 0
 
 
-@pytest.mark.parametrize(("page", "n_blocks"), [("README.md", 6), ("docs/feeding.md", 1)])
-def test_the_examples_of_a_page_run(page: str, n_blocks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+N_BLOCKS = {"README.md": 6, "docs/feeding.md": 1, "docs/loss.md": 1, "docs/evaluation.md": 1, "docs/reproducible.md": 1}
+
+
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
+def test_the_examples_of_a_page_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)  # One of them saves a file.
     names: dict[str, object] = {}
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
-    assert len(blocks) == n_blocks
+    assert len(blocks) == N_BLOCKS.get(page, 0)
     for block in blocks:
         exec(compile(block, page, "exec"), names)
 

@@ -104,45 +104,47 @@ class Remaining:
     def __init__(self, sampler: BucketBatchSampler, start: Position, batches: Batches) -> None:
         self.start = start
         self.batches = batches
-        self._world_size = sampler.world_size
-        self._rank = sampler.rank
+        self._world_size, self._rank = sampler.world_size, sampler.rank
         self._accumulation_steps = sampler.schedule.accumulation_steps
-        self._steps = sampler.schedule.steps(batches, start.n_done, start.arrangement.begun_at)
-        self._step_tokens = self._steps.real_tokens.sum(1)
+        steps = sampler.schedule.steps(batches, start.n_done, start.arrangement.begun_at)
+        self._has_loss_tokens = steps.loss_tokens is not None
+        of_rank = (steps.n_samples, steps.padded_lengths, steps.buckets, steps.real_tokens, steps.loss_tokens)
+        columns = [steps.denominators if column is None else column[:, self._rank] for column in of_rank]
+        self._rows = np.stack([*columns, steps.real_tokens.sum(1), steps.denominators], 1)
         self._next = 0
 
     @property
     def is_empty(self) -> bool:
         """Whether there was no batch from the start."""
-        return len(self._step_tokens) == 0
+        return len(self._rows) == 0
 
     def pop(self) -> Job | None:
         """Returns the next batch; None at the end."""
         i = self._next
-        if i == len(self._step_tokens):
+        if i == len(self._rows):
             return None
         self._next = i + 1
-        steps, rank, start = self._steps, self._rank, self.start
+        start = self.start
         position = start._replace(n_done=start.n_done + i * self._world_size)
-        b = position.n_done + rank
-        ends_epoch = i + 1 == len(self._step_tokens)
+        n_samples, padded_length, bucket, real_tokens, loss_tokens, step_tokens, denominator = self._rows[i].tolist()
+        ends_epoch = self._next == len(self._rows)
         n_steps_of_ranks = (position.n_done - start.arrangement.begun_at) // self._world_size + 1
         info = BatchInfo(
             position,
             position.n_done // self._world_size,
-            int(steps.n_samples[i, rank]),
-            int(steps.padded_lengths[i, rank]),
-            int(steps.buckets[i, rank]),
-            int(steps.real_tokens[i, rank]),
-            int(self._step_tokens[i]),
-            None if steps.loss_tokens is None else int(steps.loss_tokens[i, rank]),
-            int(steps.denominators[i]),
+            n_samples,
+            padded_length,
+            bucket,
+            real_tokens,
+            step_tokens,
+            loss_tokens if self._has_loss_tokens else None,
+            denominator,
             ends_epoch or n_steps_of_ranks % self._accumulation_steps == 0,
             ends_epoch,
         )
-        return Job(
-            start, self.batches, self.batches.indices[self.batches.offsets[b] : self.batches.offsets[b + 1]], info
-        )
+        b = position.n_done + self._rank
+        samples = self.batches.indices[self.batches.offsets[b] : self.batches.offsets[b + 1]]
+        return Job(start, self.batches, samples, info)
 
 
 class Ahead:

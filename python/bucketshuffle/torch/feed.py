@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple, SupportsIndex
 
 import torch
+from torch.utils.data import SequentialSampler
 
 from bucketshuffle.batches import Batches
 from bucketshuffle.options import flag, integer
@@ -136,7 +137,7 @@ class Feed:
         TypeError: an argument is of the wrong kind, or on iteration, a batch that is no mapping.
         ValueError: the data set has another size than the sampler's lengths, or the collator pads past the plan.
 
-    Example:
+    Examples:
         >>> from bucketshuffle.torch import BucketBatchSampler, Feed, PreloadedDataset
         >>> data = PreloadedDataset.from_rows([[5, 6, 7], [8, 9], [3]])
         >>> feed = Feed(data, BucketBatchSampler(data.lengths, token_budget=6))
@@ -169,7 +170,8 @@ class Feed:
                 "a PreloadedDataset"
             )
         self.dataset = data
-        self.batch_sampler = self.sampler = sampler
+        self.batch_sampler = sampler
+        self.sampler = SequentialSampler(data)  # As a `DataLoader` with a batch sampler has; Lightning looks at it.
         self.collate_fn = collate or getattr(data, "collate", None) or PadCollator(padding_of=sampler)
         self.device = None if device is None else torch.device(device)
         self.n_threads = integer("n_threads", n_threads, 1)
