@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from bucketshuffle import DFLASH_BOUNDARIES, EpochPlan, Planner
-from bucketshuffle.report import pairs_repeated, slowest_over_mean, window_mix
+from bucketshuffle.metrics import pairs_repeated, slowest_over_mean, window_mix
 
 SETS = Path(__file__).parents[2] / "tests" / "python" / "lengths"
 BUDGETS = (8_192, 32_768, 131_072)

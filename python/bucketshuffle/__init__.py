@@ -2,13 +2,13 @@
 
 from bucketshuffle._core import __version__
 from bucketshuffle.lengths import lengths_of
+from bucketshuffle.metrics import Metrics, Stats
 from bucketshuffle.options import PlanOptions
 from bucketshuffle.plan import (
     DFLASH_BOUNDARIES,
     ORDER_VERSION,
     EpochPlan,
     Planner,
-    Stats,
     pack_epoch,
 )
 
@@ -16,6 +16,7 @@ __all__ = [
     "DFLASH_BOUNDARIES",
     "ORDER_VERSION",
     "EpochPlan",
+    "Metrics",
     "PlanOptions",
     "Planner",
     "Stats",

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from bucketshuffle import _core
 from bucketshuffle.data.plan_file import read_plan, write_plan
 from bucketshuffle.lengths import as_lengths
+from bucketshuffle.metrics import TOTALS, Metrics, Stats, n_distinct, of_epochs, pairs_repeated
 from bucketshuffle.options import PlanOptions, shows_options
 
 if TYPE_CHECKING:
@@ -194,67 +195,6 @@ def _mask(admitted: Any) -> npt.NDArray[np.bool_] | None:
     return np.ascontiguousarray(mask)
 
 
-@dataclasses.dataclass(frozen=True)
-class Stats:
-    """Totals of a plan. Tokens are counted as the budget counts them: padded, over all samples of a batch."""
-
-    n_samples: int
-    """Samples in the plan."""
-    n_batches: int
-    """Batches in the plan."""
-    real_tokens: int
-    """Tokens of all planned samples."""
-    padded_tokens: int
-    """`B * L`, summed over the batches."""
-    cost: int
-    """Cost of all batches under the cost model, tokens; `padded_tokens` unless the model has more terms."""
-    budget_tokens: int
-    """`n_batches * token_budget`."""
-    padding_ratio: float
-    """`padded_tokens / real_tokens`; 1.0 for an empty plan."""
-    fill: float
-    """`cost / budget_tokens`; 0.0 for an empty plan."""
-    n_shapes: int
-    """Distinct shapes `(B, L)`."""
-    n_dropped: int
-    """Samples left out."""
-    dropped_tokens: int
-    """Tokens of the samples left out."""
-    closed_by_budget: int
-    """Batches that one more sample would have taken over `token_budget`."""
-    closed_by_max_batch_size: int
-    """Batches that one more sample would have taken over `max_batch_size` alone."""
-    closed_by_bucket_end: int
-    """Batches that ended with their bucket."""
-    n_splits: int
-    """Batches added by splitting, for `constant_count`."""
-    window: int
-    """Batches of a window: the option."""
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """A sentence for every figure that is worth a change of the options."""
-        notes = []
-        n_packed = self.n_batches - self.n_splits
-        if self.n_splits > max(1, 0.05 * n_packed):
-            notes.append(
-                f"constant_count splits {n_packed:,} batches into {self.n_batches:,}, a multiple of window = "
-                f"{self.window:,}: they fill {self.fill:.0%} of token_budget and pad {self.padding_ratio - 1:.1%}; "
-                "lower window (in a sampler: world_size * accumulation_steps) or token_budget"
-            )
-        if self.window > self.n_batches > 0:
-            notes.append(
-                f"window = {self.window:,} exceeds the {self.n_batches:,} batches of the epoch, which come in random "
-                "order; lower window or token_budget"
-            )
-        return tuple(notes)
-
-
-_COMPUTED = frozenset({"n_samples", "n_batches", "padding_ratio", "fill", "n_shapes", "n_dropped"})
-_TOTALS = frozenset(field.name for field in dataclasses.fields(Stats)) - _COMPUTED
-"""The figures of `Stats` that the arrays of a plan do not tell."""
-
-
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class EpochPlan:
     """One epoch: all batches, in order. A sequence of index arrays; all arrays are read-only.
@@ -346,10 +286,37 @@ class EpochPlan:
             n_batches=len(self),
             padding_ratio=self._padding_ratio,
             fill=self._totals["cost"] / budget_tokens if budget_tokens else 0.0,
-            n_shapes=_n_distinct(np.diff(self.offsets), self.padded_lengths),
+            n_shapes=n_distinct(np.diff(self.offsets), self.padded_lengths),
             n_dropped=len(self.dropped),
             **self._totals,
         )
+
+    def metrics(
+        self, lengths: Any, *, window: int | None = None, world_size: int = 1, next_plan: EpochPlan | None = None
+    ) -> Metrics:
+        """Returns what the plan is worth: padding, mix, order, balance of ranks and, with the plan of the next epoch,
+        repetition.
+
+        Args:
+            lengths: [n_samples], tokens per sample, that the plan was made from.
+            window: batches between two optimizer updates, over all ranks. None: the plan's option.
+            world_size: ranks that share a step.
+            next_plan: the plan of the next epoch, for `Metrics.pairs_repeated`.
+
+        Raises:
+            TypeError, ValueError: as `bucketshuffle.metrics.of_epochs` and `pairs_repeated`.
+
+        >>> from bucketshuffle import Planner
+        >>> lengths = [5, 3, 8, 5, 3, 8]
+        >>> planner = Planner(lengths, token_budget=16)
+        >>> planner.plan(0, 0).metrics(lengths, next_plan=planner.plan(0, 1)).pairs_repeated
+        0.25
+        """
+        window = self.stats.window if window is None else window
+        figures = of_epochs([self], lengths, window=window, world_size=world_size)
+        if next_plan is None:
+            return figures
+        return dataclasses.replace(figures, pairs_repeated=pairs_repeated(self, next_plan))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the plan to `path` as an `.npz` file; `path` then holds either all of it or what it held before.
@@ -369,15 +336,4 @@ class EpochPlan:
             OSError: no such file, or one that may not be read.
             ValueError: the file holds no plan.
         """
-        return cls(**read_plan(path, _TOTALS))
-
-
-def _n_distinct(sizes: npt.NDArray[np.int64], padded_lengths: npt.NDArray[np.int64]) -> int:
-    """Distinct pairs of two [n_batches], int64, none negative."""
-    longest = int(padded_lengths.max(initial=0))
-    if int(sizes.max(initial=0)) * (longest + 1) + longest >= 2**63:
-        _, padded_lengths = np.unique(padded_lengths, return_inverse=True)
-        longest = int(padded_lengths.max())
-    # One number a pair: 5 million are sorted in 0.3 s, the pairs in 2, and numpy.unique of the numbers takes up to 15.
-    pairs = np.sort(sizes * (longest + 1) + padded_lengths)
-    return int(np.count_nonzero(np.diff(pairs))) + (len(pairs) > 0)
+        return cls(**read_plan(path, TOTALS))

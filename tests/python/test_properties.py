@@ -23,7 +23,7 @@ import numpy as np
 import oracle
 import pytest
 from bucketshuffle import DFLASH_BOUNDARIES, EpochPlan, Planner, pack_epoch
-from bucketshuffle.report import pairs_repeated
+from bucketshuffle.metrics import pairs_repeated
 from conftest import examples, uneven_lengths
 from hypothesis import assume, given
 from hypothesis import strategies as st

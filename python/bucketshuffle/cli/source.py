@@ -1,0 +1,1 @@
+"""`bucketshuffle lengths` and `bucketshuffle pack`."""

@@ -1,0 +1,94 @@
+"""What the plots of a report show, as small arrays: a few hundred points each, whatever the data set's size."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bucketshuffle.lengths import as_lengths
+from bucketshuffle.metrics import window_distances
+from bucketshuffle.plan import EpochPlan, Planner
+
+_MAX_POINTS = 256
+_N_BINS = 48
+
+
+@dataclasses.dataclass(frozen=True)
+class Curves:
+    """The points of each plot, by the name of the strategy where there are several."""
+
+    edges: tuple[int, ...]
+    """[n_bins + 1], tokens: bin `i` holds `edges[i] < length <= edges[i + 1]`; of the planned samples."""
+    n_samples: tuple[int, ...]
+    """[n_bins], samples in the bin."""
+    padding: dict[str, tuple[float | None, ...]]
+    """[n_bins], padded tokens over real ones of the samples in the bin; None where there are none."""
+    order: dict[str, tuple[int, ...]]
+    """[n_batches], padded lengths of the first batches in training order."""
+    mix: dict[str, tuple[float, ...]]
+    """[n_windows], distance of windows from the data set, over the epoch; long epochs in means of neighbours. Not of
+    sorted batches and six buckets."""
+
+    @classmethod
+    def of(cls, lengths: Any, strategies: dict[str, dict[str, Any]], *, window: int, seed: int = 0) -> Curves:
+        """Returns the curves of the first epoch of some strategies.
+
+        Args:
+            lengths: [n_samples], tokens per sample.
+            strategies: the options of each planner by the strategy's name.
+            window: batches between two optimizer updates, over all ranks.
+            seed: see `pack_epoch`.
+
+        Raises:
+            TypeError, ValueError: as `pack_epoch`.
+        """
+        lengths = as_lengths(lengths)
+        edges: npt.NDArray[np.int64] | None = None
+        padding, order, mix = {}, {}, {}
+        n_samples: npt.NDArray[np.int64] = np.empty(0, np.int64)
+        for name, options in strategies.items():
+            plan = Planner(lengths, **options).plan(seed)
+            planned = lengths[plan.indices]
+            if edges is None:
+                edges = _edges(planned)
+            in_bin = np.searchsorted(edges, planned) - 1
+            n_samples = np.bincount(in_bin, minlength=len(edges) - 1)
+            padding[name] = _padding(plan, planned, in_bin, len(edges) - 1)
+            order[name] = tuple(plan.padded_lengths[: max(_MAX_POINTS, 2 * window)][:1024].tolist())
+            if name not in ("sorted", "six buckets"):  # it takes long
+                mix[name] = _means(window_distances(plan, lengths, window))
+        bins = () if edges is None else tuple(edges.tolist())
+        return cls(bins, tuple(n_samples.tolist()), padding, order, mix)
+
+
+def _edges(lengths: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int64]:
+    """Whole edges around all lengths: of equal ratio where lengths differ by more than 50 times, else equidistant."""
+    if not len(lengths):
+        return np.array([0, 1])
+    shortest, longest = int(lengths.min()), int(lengths.max())
+    if longest > 50 * shortest:
+        edges = np.unique(np.rint(np.geomspace(shortest, longest, _N_BINS + 1)).astype(np.int64))
+    else:
+        edges = np.unique([shortest + (longest - shortest) * i // _N_BINS for i in range(_N_BINS + 1)])
+    edges[-1] = longest
+    edges[0] = shortest - 1
+    return edges if len(edges) > 1 else np.array([shortest - 1, longest])
+
+
+def _padding(
+    plan: EpochPlan, planned: npt.NDArray[np.integer[Any]], in_bin: npt.NDArray[np.int64], n_bins: int
+) -> tuple[float | None, ...]:
+    padded = np.repeat(plan.padded_lengths, np.diff(plan.offsets))
+    real_tokens = np.bincount(in_bin, planned, n_bins)
+    padded_tokens = np.bincount(in_bin, padded, n_bins)
+    pairs = zip(padded_tokens.tolist(), real_tokens.tolist(), strict=True)
+    return tuple(padded / real if real else None for padded, real in pairs)
+
+
+def _means(values: npt.NDArray[np.float64]) -> tuple[float, ...]:
+    if len(values) <= _MAX_POINTS:
+        return tuple(values.tolist())
+    return tuple(float(part.mean()) for part in np.array_split(values, _MAX_POINTS))
