@@ -4,11 +4,13 @@ import doctest
 import importlib
 import pkgutil
 import re
+import shlex
 from pathlib import Path
 from types import ModuleType
 
 import bucketshuffle
 import pytest
+from bucketshuffle.cli import main
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,7 +31,14 @@ def test_docstring_examples_are_true(name: str) -> None:
     assert doctest.testmod(load(name)).failed == 0
 
 
-N_BLOCKS = {"README.md": 6, "docs/feeding.md": 1, "docs/loss.md": 1, "docs/evaluation.md": 1, "docs/reproducible.md": 1}
+N_BLOCKS = {
+    "README.md": 6,
+    "docs/start.md": 5,
+    "docs/feeding.md": 1,
+    "docs/loss.md": 1,
+    "docs/evaluation.md": 1,
+    "docs/reproducible.md": 1,
+}
 
 
 @pytest.mark.parametrize("page", ["README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
@@ -37,10 +46,16 @@ def test_the_examples_of_a_page_run(page: str, tmp_path: Path, monkeypatch: pyte
     pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)  # One of them saves a file.
     names: dict[str, object] = {}
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
-    assert len(blocks) == N_BLOCKS.get(page, 0)
-    for block in blocks:
-        exec(compile(block, page, "exec"), names)
+    blocks = re.findall(r"```(python|console)\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    n_run = 0
+    for language, block in blocks:
+        commands = re.findall(r"^\$ bucketshuffle (.*?)(?:  #.*)?$", block, re.MULTILINE)
+        for command in commands:
+            assert main(shlex.split(command)) == 0
+        if language == "python":
+            exec(compile(block, page, "exec"), names)
+        n_run += language == "python" or len(commands) > 0
+    assert n_run == N_BLOCKS.get(page, 0)
 
 
 def test_the_readme_reads_well_in_a_terminal_and_on_the_package_index() -> None:
