@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 from typing import Any
 
@@ -72,7 +73,9 @@ def run_lengths(given: argparse.Namespace) -> None:
             lengths = count_lengths(source, column, show, tokenizer=tokenizer)
         if not len(lengths):
             raise ValueError(f"{printable(given.source)} has 0 samples, fewer than the 1 that a plan needs")
-        np.save(file, lengths)
+        buffer = io.BytesIO()  # numpy.save into a file on a full disk does not say so
+        np.save(buffer, lengths)
+        file.write(buffer.getbuffer())
 
     write_file(given.output, write)  # first of all it makes sure that there is a place to write to
     tokens = int(lengths.sum(dtype=np.uint64))
