@@ -40,6 +40,7 @@ SLOW_FILES = [
     "test_dflash.py",
     "test_docs.py",
     "test_oracle.py",
+    "test_page.py",
 ]
 SLOW_TESTS = (
     "accelerate or unknown_keys or spawn or forkserver or tensor_parallelism or permutations_of_a_bucket"

@@ -425,7 +425,6 @@ def test_help_has_examples(capsys):
 
 
 def test_shells_complete(capsys):
-    pytest.importorskip("shtab")
     with pytest.raises(SystemExit):
         main(["--print-completion", "bash"])
     assert "--token-budget" in capsys.readouterr().out

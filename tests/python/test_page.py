@@ -1,4 +1,4 @@
-"""The page of a report in a browser: complete, quiet and readable on any screen. Needs playwright and a Chromium."""
+"""The page of a report in a browser: complete, quiet and readable on any screen. Needs a Chromium."""
 
 import functools
 import shutil
@@ -10,8 +10,7 @@ import pytest
 from bucketshuffle.report import Report
 from bucketshuffle.report.draw import PLOTS
 from conftest import uneven_lengths
-
-sync_api = pytest.importorskip("playwright.sync_api", reason="the page is looked at with playwright")
+from playwright import sync_api
 
 ON_PATH = ("chromium", "chromium-headless-shell", "google-chrome", "chromium-browser")
 # What is cut off or lies on something else: no part may leave the window, save in a box that scrolls by itself, no text

@@ -102,7 +102,8 @@ KINDS = [
 
 @pytest.fixture(params=[1 << 23, 40], ids=["one batch", "many batches"])
 def batch_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (json_lines, npy, tables):
+    monkeypatch.setattr(json_lines, "_BLOCK_BYTES", request.param)
+    for module in (npy, tables):
         monkeypatch.setattr(module, "BATCH_BYTES", request.param)
 
 

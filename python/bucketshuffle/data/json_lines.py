@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 import itertools
 import os
 from collections.abc import Iterator, Sequence
@@ -16,14 +17,14 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from bucketshuffle.data.sources import BATCH_BYTES, Batch, Column, Numbers, Rows, Text
+from bucketshuffle.data.sources import Batch, Column, Numbers, Rows, Text
 
 try:
     import msgspec
 except ImportError as error:
     raise ImportError('JSON Lines are read with msgspec; install it with pip install "bucketshuffle[data]"') from error
 
-_COMMA = ord(",")
+_BLOCK_BYTES = 1 << 20  # of 0.25, 1, 4 and 8 MB the fastest; it stays in the cache
 
 
 class JsonLines:
@@ -90,24 +91,17 @@ def _decoded(line: bytes, decoder: Any, where: str) -> Any:
 
 
 def _blocks(path: str) -> Iterator[tuple[bytes, int]]:
-    """Whole lines of some megabytes, and the bytes of the file that they took."""
+    """Whole lines of about a megabyte, and the bytes of the file that they took."""
     with open(path, "rb") as raw, contextlib.closing(_uncompressed(path, raw)) as file:
-        before, rest = 0, b""
-        while True:
-            try:
-                block = file.read(BATCH_BYTES)
-            except OSError as error:
-                raise ValueError(f"{path} cannot be decompressed ({error}); it may be truncated") from None
-            if not block:
-                break
-            cut = block.rfind(b"\n") + 1
-            if cut:
+        before = 0
+        try:
+            while block := file.read(_BLOCK_BYTES):
+                block += file.readline()
                 now = raw.tell()
-                yield rest + block[:cut], now - before
-                before, rest = now, b""
-            rest += block[cut:]
-        if rest:
-            yield rest, raw.tell() - before
+                yield block, now - before
+                before = now
+        except (OSError, EOFError) as error:
+            raise ValueError(f"{path} cannot be read ({error}); it may be truncated") from None
 
 
 def _uncompressed(path: str, raw: IO[bytes]) -> Any:
@@ -122,7 +116,7 @@ def _uncompressed(path: str, raw: IO[bytes]) -> Any:
         raise ImportError(
             f'{path} is compressed, which pyarrow reads; install it with pip install "bucketshuffle[data]"'
         ) from error
-    return pa.CompressedInputStream(pa.PythonFile(raw, "r"), codec)
+    return io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(raw, "r"), codec))
 
 
 def _column(raws: list[Any], column: str, batch: Batch, values: bool) -> Column:
@@ -136,10 +130,9 @@ def _column(raws: list[Any], column: str, batch: Batch, values: bool) -> Column:
 
 
 def _rows(raws: list[Any], column: str, batch: Batch, values: bool) -> Rows:
-    if not values:
-        counted = [_n_numbers(bytes(raw)) for raw in raws]
-        if -1 not in counted:
-            return Rows(np.array(counted, np.int64), None)
+    counted = None if values else _n_numbers(raws)
+    if counted is not None:
+        return Rows(counted, None)
     rows = [_row(tokens, column, batch, i) for i, tokens in enumerate(_values(raws, _ROW, column, batch))]
     filled = [row for row in rows if len(row)] or [np.empty(0, np.int64)]
     for i, row in enumerate(rows):
@@ -160,16 +153,25 @@ def _row(tokens: list[Any], column: str, batch: Batch, sample: int) -> npt.NDArr
         ) from None
 
 
-def _n_numbers(text: bytes) -> int:
-    """The numbers of a flat list of numbers; -1: the list holds something else as well. `text` is known to be JSON."""
-    if (
-        not text.startswith(b"[")
-        or text.find(b"[", 1) >= 0
-        or any(mark in text for mark in (b'"', b"{", b"n", b"t", b"f"))
-    ):
-        return -1
-    n_commas = np.count_nonzero(np.frombuffer(text, np.uint8) == _COMMA)  # bytes.count takes 4 times as long
-    return n_commas + 1 if n_commas or text[1:-1].strip() else 0
+def _n_numbers(raws: list[Any]) -> npt.NDArray[np.int64] | None:
+    """The numbers of each list, [n_samples], by its commas; None: not all are flat lists of plain numbers."""
+    text = b"".join(raws)  # known to be JSON
+    bytes_ = np.frombuffer(text, np.uint8)
+    ends = np.cumsum([memoryview(raw).nbytes for raw in raws])
+    starts = np.concatenate([[0], ends[:-1]])
+    # Of what may be in a list of plain numbers, only its two brackets come after "9"; quotes come before.
+    n_after = np.count_nonzero(bytes_ > ord("9"))
+    if (bytes_[starts] != ord("[")).any() or n_after != 2 * len(raws) or b'"' in text:
+        return None
+    is_comma = bytes_ == ord(",")
+    if len(text) > 1_000 * len(raws):  # then 7 times as fast; for lists of 30 numbers it takes twice as long
+        pairs = zip(starts.tolist(), ends.tolist(), strict=True)
+        lengths = np.array([np.count_nonzero(is_comma[start:end]) for start, end in pairs]) + 1
+    else:
+        lengths = np.add.reduceat(is_comma, starts, dtype=np.int64) + 1
+    for i in np.flatnonzero(lengths == 1):
+        lengths[i] = bool(text[starts[i] : ends[i]].strip(b"[] \t\r"))
+    return lengths
 
 
 _NUMBERS = int | float
