@@ -85,3 +85,8 @@ def test_the_readme_reads_well_in_a_terminal_and_on_the_package_index() -> None:
     assert [line for line in text.splitlines() if len(line) > 120] == []
     links = re.findall(r"\]\((.*?)\)", text)
     assert [link for link in links if not link.startswith("https://")] == []  # A relative link leads nowhere there.
+
+
+def test_the_picture_of_the_readme_is_true(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benches" / "python"))
+    assert importlib.import_module("readme_picture").picture() in (ROOT / "README.md").read_text()
