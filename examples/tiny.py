@@ -49,9 +49,16 @@ class Model(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor | None = None, **_: Any) -> Tensor:
         """Returns the sum of the losses of all supervised tokens: of all real ones without labels."""
+        return self.losses(input_ids, attention_mask, labels)[0].sum()
+
+    def losses(
+        self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor | None = None, **_: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Returns, for each sample, the sum of the losses of its supervised tokens and their number: `(B,)`, `(B,)`."""
         logits = self.layers(input_ids)  # (B, L, 100)
         targets = torch.where(attention_mask, input_ids, -100) if labels is None else labels
-        return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+        losses = nn.functional.cross_entropy(logits.transpose(1, 2), targets, reduction="none")  # (B, L)
+        return losses.sum(1), (targets != -100).sum(1)
 
 
 def record(log: Path, rank: int, epoch: int, batch: dict[str, Tensor]) -> None:
@@ -93,3 +100,15 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--accumulation-steps", type=int, default=1)
     parser.add_argument("--feed", action="store_true", help="make the batches on threads, with a Feed")
     parser.add_argument("--labels", action="store_true", help="train on the labelled data set")
+
+
+def add_evaluation_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", type=Path, default=Path("run"), help="where the losses go")
+    parser.add_argument("--samples", type=int, default=241)
+    parser.add_argument("--token-budget", type=int, default=TOKEN_BUDGET)
+
+
+def record_losses(out: Path, losses: Any, n_tokens: Any) -> None:
+    """Saves what an evaluation found for each sample, in the order of the data set; the tests read it."""
+    out.mkdir(parents=True, exist_ok=True)
+    np.save(out / "losses.npy", np.stack([np.asarray(losses), np.asarray(n_tokens)]))

@@ -7,19 +7,23 @@ temporary folder. A survivor is a promise without a test, or stands in tests/EQU
     ./dev mutants                      what the working tree changes against `main`
     ./dev mutants --all                everything: hours
     ./dev mutants src/pack.rs ...      these files whole
+    ./dev mutants --all --one-in 20    a random part of them; TEST_SEED=n repeats it
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import fnmatch
 import json
 import os
+import random
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -29,13 +33,20 @@ ENVIRONMENT = {**os.environ, "HYPOTHESIS_PROFILE": "mutants", "PROPTEST_CASES": 
 
 # They start processes or trainers, or test a stack that mutmut's own frames change.
 SLOW_FILES = [
-    *("test_trainers.py", "test_examples.py", "test_recipes_gradients.py", "test_docs.py", "test_oracle.py"),
+    "test_trainers.py",
+    "test_examples.py",
+    "test_examples_fields.py",
+    "test_recipes_gradients.py",
+    "test_dflash.py",
+    "test_command_line.py",
+    "test_docs.py",
+    "test_oracle.py",
     "test_page.py",
 ]
 SLOW_TESTS = (
     "accelerate or unknown_keys or spawn or forkserver or tensor_parallelism or permutations_of_a_bucket"
     " or any_byte_changed or fit_in_memory or depend_on_threads or one_line_and_workers or another_process"
-    " or truncated_file or stateful_data_loader_resumes"
+    " or truncated_file or stateful_data_loader_resumes or of_a_recipe"
 )
 BINDING = ["--file=src/python.rs", "--file=src/python/*.rs"]
 TESTS_OF_THE_CORE = ["golden", "errors", "rng_vectors", "cases_planning", "oracle", "properties"]
@@ -147,7 +158,7 @@ def python_notices(tree: Path, file: str, diff: str) -> bool | None:
         run("patch", "--silent", "--reverse", file, input=diff, cwd=tree)
 
 
-def mutate_python(patterns: list[str], work: Path) -> bool:
+def mutate_python(patterns: list[str], work: Path, one_in: int) -> bool:
     """mutmut names mutants by module, so the package lies at the root of the copy."""
     tally = Tally()
     tree = copy(work / "python")
@@ -162,8 +173,20 @@ def mutate_python(patterns: list[str], work: Path) -> bool:
     paths[0].mkdir()  # Python would remember that it was not there.
     environment = {**ENVIRONMENT, "PYTHONPATH": os.pathsep.join(map(str, paths))}
     mutmut = [sys.executable, "-c", "from mutmut.__main__ import cli; cli()"]
-    if run(*mutmut, "run", "--max-children=2", *patterns, check=False, cwd=tree, env=environment).returncode:
-        raise SystemExit("mutmut failed")
+
+    def run_mutmut(names: list[str]) -> None:
+        if run(*mutmut, "run", "--max-children=2", *names, check=False, cwd=tree, env=environment).returncode:
+            raise SystemExit("mutmut failed")
+
+    if one_in > 1:
+        run_mutmut(["bucketshuffle.options.x_flag__mutmut_1"])  # Makes all mutants and finds which tests call them.
+        metas = [json.loads(meta.read_text()) for meta in sorted((tree / "mutants").rglob("*.meta"))]
+        names = [name for meta in metas for name in meta["exit_code_by_key"]]
+        names = [name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
+        seed = int(os.environ.get("TEST_SEED", time.time()))
+        print(f"one in {one_in} of {len(names)} mutants of the Python layer, TEST_SEED={seed}")
+        patterns = random.Random(seed).sample(names, len(names) // one_in)
+    run_mutmut(patterns)
     for meta in sorted((tree / "mutants").rglob("*.meta")):
         source = meta.relative_to(tree / "mutants").with_suffix("")
         file = str(Path("python") / source)
@@ -225,6 +248,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("files", nargs="*", help="source files to change, whole")
     parser.add_argument("--all", action="store_true")
+    parser.add_argument("--one-in", type=int, default=1, help="try a random part")
     parser.add_argument("--base", default="main", help="what the working tree is compared with")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
@@ -239,11 +263,14 @@ def main() -> None:
             (work / "diff").write_text(diff)
             rust = [f"--in-diff={work / 'diff'}"] if re.search(r"^\+\+\+ b/src/", diff, re.MULTILINE) else []
             python = changed_functions(diff)
+        if args.one_in > 1:
+            shards = [f"--shard=0/{args.one_in}", "--sharding=round-robin"]
+            rust = [*rust, *shards] if rust or args.all else []
         good = True
         if rust or args.all:
             good &= mutate_rust(rust, work)
         if python:
-            good &= mutate_python(python, work)
+            good &= mutate_python(python, work, args.one_in)
     sys.exit(not good)
 
 

@@ -76,9 +76,10 @@ def lengths_of(
         TypeError: a source without columns, lengths or items, or items that are no row of tokens.
         ValueError: missing values, an unknown or missing `column`, a length beyond int64.
 
-    >>> from bucketshuffle import lengths_of
-    >>> lengths_of({"input_ids": [[5, 6, 7], [8]], "label": [0, 1]}, "input_ids").tolist()
-    [3, 1]
+    Examples:
+        >>> from bucketshuffle import lengths_of
+        >>> lengths_of({"input_ids": [[5, 6, 7], [8]], "label": [0, 1]}, "input_ids").tolist()
+        [3, 1]
     """
     if column is None and not isinstance(source, (np.ndarray, Mapping)):
         own = getattr(source, "lengths", None)

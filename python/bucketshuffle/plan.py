@@ -83,10 +83,11 @@ def pack_epoch(
 
     Complexity: O(n_samples), plus O(V log V) for V distinct padded lengths under "auto", O(K V log V) for K buckets.
 
-    >>> from bucketshuffle import pack_epoch
-    >>> plan = pack_epoch([5, 3, 8, 5, 3, 8], seed=0, token_budget=16)
-    >>> sorted(plan.indices.tolist()), len(plan)
-    ([0, 1, 2, 3, 4, 5], 3)
+    Examples:
+        >>> from bucketshuffle import pack_epoch
+        >>> plan = pack_epoch([5, 3, 8, 5, 3, 8], seed=0, token_budget=16)
+        >>> sorted(plan.indices.tolist()), len(plan)
+        ([0, 1, 2, 3, 4, 5], 3)
     """
     fields = _core.pack_epoch(as_lengths(lengths), _mask(admitted), seed, epoch, **options)
     return EpochPlan._from_core(fields, seed, epoch)
@@ -103,10 +104,11 @@ class Planner:
     Raises:
         TypeError, ValueError, MemoryError: as `pack_epoch`.
 
-    >>> from bucketshuffle import Planner
-    >>> planner = Planner([5, 3, 8, 5, 3, 8], token_budget=16, boundaries=[0, 4, 8])
-    >>> planner.n_batches(), [len(planner.plan(0, epoch)) for epoch in range(3)]
-    (3, [3, 3, 3])
+    Examples:
+        >>> from bucketshuffle import Planner
+        >>> planner = Planner([5, 3, 8, 5, 3, 8], token_budget=16, boundaries=[0, 4, 8])
+        >>> planner.n_batches(), [len(planner.plan(0, epoch)) for epoch in range(3)]
+        (3, [3, 3, 3])
     """
 
     @shows_options(PlanOptions)
@@ -203,10 +205,11 @@ def _mask(admitted: Any) -> npt.NDArray[np.bool_] | None:
 class EpochPlan:
     """One epoch: all batches, in order. A sequence of index arrays; all arrays are read-only.
 
-    >>> from bucketshuffle import pack_epoch
-    >>> plan = pack_epoch([5, 3, 8, 5, 3, 8], seed=0, token_budget=16)
-    >>> [batch.tolist() for batch in plan] == [plan[b].tolist() for b in range(len(plan))]
-    True
+    Examples:
+        >>> from bucketshuffle import pack_epoch
+        >>> plan = pack_epoch([5, 3, 8, 5, 3, 8], seed=0, token_budget=16)
+        >>> [batch.tolist() for batch in plan] == [plan[b].tolist() for b in range(len(plan))]
+        True
     """
 
     indices: npt.NDArray[np.int64]

@@ -64,10 +64,11 @@ class Schedule:
     Raises:
         TypeError, ValueError: as for `bucketshuffle.torch.BucketBatchSampler`.
 
-    >>> from bucketshuffle.schedule import Schedule
-    >>> schedule = Schedule([5, 3, 8, 5, 3, 8], token_budget=16, world_size=2)
-    >>> schedule.n_batches(), sorted(schedule.batches(epoch=3).indices.tolist())
-    (4, [0, 1, 2, 3, 4, 5])
+    Examples:
+        >>> from bucketshuffle.schedule import Schedule
+        >>> schedule = Schedule([5, 3, 8, 5, 3, 8], token_budget=16, world_size=2)
+        >>> schedule.n_batches(), sorted(schedule.batches(epoch=3).indices.tolist())
+        (4, [0, 1, 2, 3, 4, 5])
     """
 
     def __init__(

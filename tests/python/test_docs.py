@@ -37,15 +37,31 @@ def test_docstring_examples_are_true(name: str) -> None:
     assert doctest.testmod(load(name)).failed == 0
 
 
-@pytest.mark.parametrize(("page", "n_blocks"), [("README.md", 6), ("docs/feeding.md", 1)])
-def test_the_examples_of_a_page_run(page: str, n_blocks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+N_BLOCKS = {
+    "README.md": 6,
+    "docs/start.md": 5,
+    "docs/feeding.md": 1,
+    "docs/loss.md": 1,
+    "docs/evaluation.md": 1,
+    "docs/reproducible.md": 1,
+}
+
+
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
+def test_the_examples_of_a_page_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)  # One of them saves a file.
     names: dict[str, object] = {}
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
-    assert len(blocks) == n_blocks
-    for block in blocks:
-        exec(compile(block, page, "exec"), names)
+    blocks = re.findall(r"```(python|console)\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    n_run = 0
+    for language, block in blocks:
+        commands = re.findall(r"^\$ bucketshuffle (.*?)(?:  #.*)?$", block, re.MULTILINE) if page != "README.md" else []
+        for command in commands:
+            assert main(shlex.split(command)) == 0
+        if language == "python":
+            exec(compile(block, page, "exec"), names)
+        n_run += language == "python" or len(commands) > 0
+    assert n_run == N_BLOCKS.get(page, 0)
 
 
 def test_the_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:  # type: ignore[no-untyped-def]
@@ -69,3 +85,8 @@ def test_the_readme_reads_well_in_a_terminal_and_on_the_package_index() -> None:
     assert [line for line in text.splitlines() if len(line) > 120] == []
     links = re.findall(r"\]\((.*?)\)", text)
     assert [link for link in links if not link.startswith("https://")] == []  # A relative link leads nowhere there.
+
+
+def test_the_picture_of_the_readme_is_true(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benches" / "python"))
+    assert importlib.import_module("readme_picture").picture() in (ROOT / "README.md").read_text()

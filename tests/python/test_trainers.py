@@ -15,7 +15,7 @@ from test_examples import needs
 
 torch = pytest.importorskip("torch")
 
-from bucketshuffle.torch import BucketBatchSampler, PadCollator, check_loader, check_ranks  # noqa: E402
+from bucketshuffle.torch import BucketBatchSampler, Feed, PadCollator, check_loader, check_ranks  # noqa: E402
 from samplers import SMALL, Numbers, as_is, at_epoch, in_step_order, loader_of, make, ranks  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
@@ -406,7 +406,8 @@ def test_deepspeed_trains_from_a_loader_of_its_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("package", ["lightning", "pytorch_lightning"])
 @pytest.mark.parametrize("overfit_batches", [2, 0.25])
-def test_lightning_overfits_the_same_batches_in_every_epoch(package: str, overfit_batches: float) -> None:
+@pytest.mark.parametrize("fed", [False, True])
+def test_lightning_overfits_the_same_batches_in_every_epoch(package: str, overfit_batches: float, fed: bool) -> None:
     lightning = pytest.importorskip(package)
     sampler = make(rank=0, world_size=1)
 
@@ -417,10 +418,12 @@ def test_lightning_overfits_the_same_batches_in_every_epoch(package: str, overfi
             self.trained: dict[int, list[list[int]]] = {}
 
         def train_dataloader(self) -> Any:
-            return DataLoader(range(len(SMALL)), batch_sampler=sampler, collate_fn=lambda samples: samples)
+            if fed:
+                return Feed(range(len(SMALL)), sampler, collate=lambda samples: {"samples": samples})
+            return DataLoader(range(len(SMALL)), batch_sampler=sampler, collate_fn=lambda samples: {"samples": samples})
 
         def training_step(self, batch: Any, _: int) -> Any:
-            self.trained.setdefault(self.current_epoch, []).append(batch)
+            self.trained.setdefault(self.current_epoch, []).append(batch["samples"])
             return self.layer(torch.ones(1, 1)).sum()
 
         def configure_optimizers(self) -> Any:

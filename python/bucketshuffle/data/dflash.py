@@ -16,10 +16,11 @@ def dflash902k() -> npt.NDArray[np.int32]:
     0.256), lengths below 65 rejected, above 8,191 cut; chosen so that sorted, random and six-bucket batches of 131,072
     tokens pad in the write-up's ratios. It draws on `PCG64.random_raw` alone, which no NumPy version changes.
 
-    >>> from bucketshuffle.data import dflash902k
-    >>> lengths = dflash902k()
-    >>> len(lengths), int(lengths.min()), int(lengths.max()), int(lengths.sum())
-    (902087, 65, 8191, 1843297780)
+    Examples:
+        >>> from bucketshuffle.data import dflash902k
+        >>> lengths = dflash902k()
+        >>> len(lengths), int(lengths.min()), int(lengths.max()), int(lengths.sum())
+        (902087, 65, 8191, 1843297780)
     """
     n, shortest, longest = 902_087, 65, 8_191
     n_draws = n + n // 50 + 64  # Spare ones for the rejected lengths.

@@ -5,6 +5,7 @@ from bucketshuffle.torch.check import check_loader, check_ranks
 from bucketshuffle.torch.collate import PadCollator
 from bucketshuffle.torch.dataset import PreloadedDataset
 from bucketshuffle.torch.feed import BatchInfo, Feed, FeedBatch
+from bucketshuffle.torch.ordered import OrderedBatchSampler
 from bucketshuffle.torch.sampler import BucketBatchSampler
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "Feed",
     "FeedBatch",
     "HeavyBatch",
+    "OrderedBatchSampler",
     "PadCollator",
     "PreloadedDataset",
     "Steps",

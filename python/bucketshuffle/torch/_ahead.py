@@ -8,7 +8,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,6 +17,7 @@ import numpy.typing as npt
 from bucketshuffle.batches import Batches
 from bucketshuffle.position import Position
 from bucketshuffle.torch._placement import Fields, Sent
+from bucketshuffle.torch._threads import DroppedError, Made, Threads
 
 if TYPE_CHECKING:
     from bucketshuffle.torch._pass import Pass
@@ -104,45 +104,47 @@ class Remaining:
     def __init__(self, sampler: BucketBatchSampler, start: Position, batches: Batches) -> None:
         self.start = start
         self.batches = batches
-        self._world_size = sampler.world_size
-        self._rank = sampler.rank
+        self._world_size, self._rank = sampler.world_size, sampler.rank
         self._accumulation_steps = sampler.schedule.accumulation_steps
-        self._steps = sampler.schedule.steps(batches, start.n_done, start.arrangement.begun_at)
-        self._step_tokens = self._steps.real_tokens.sum(1)
+        steps = sampler.schedule.steps(batches, start.n_done, start.arrangement.begun_at)
+        self._has_loss_tokens = steps.loss_tokens is not None
+        of_rank = (steps.n_samples, steps.padded_lengths, steps.buckets, steps.real_tokens, steps.loss_tokens)
+        columns = [steps.denominators if column is None else column[:, self._rank] for column in of_rank]
+        self._rows = np.stack([*columns, steps.real_tokens.sum(1), steps.denominators], 1)
         self._next = 0
 
     @property
     def is_empty(self) -> bool:
         """Whether there was no batch from the start."""
-        return len(self._step_tokens) == 0
+        return len(self._rows) == 0
 
     def pop(self) -> Job | None:
         """Returns the next batch; None at the end."""
         i = self._next
-        if i == len(self._step_tokens):
+        if i == len(self._rows):
             return None
         self._next = i + 1
-        steps, rank, start = self._steps, self._rank, self.start
+        start = self.start
         position = start._replace(n_done=start.n_done + i * self._world_size)
-        b = position.n_done + rank
-        ends_epoch = i + 1 == len(self._step_tokens)
+        n_samples, padded_length, bucket, real_tokens, loss_tokens, step_tokens, denominator = self._rows[i].tolist()
+        ends_epoch = self._next == len(self._rows)
         n_steps_of_ranks = (position.n_done - start.arrangement.begun_at) // self._world_size + 1
         info = BatchInfo(
             position,
             position.n_done // self._world_size,
-            int(steps.n_samples[i, rank]),
-            int(steps.padded_lengths[i, rank]),
-            int(steps.buckets[i, rank]),
-            int(steps.real_tokens[i, rank]),
-            int(self._step_tokens[i]),
-            None if steps.loss_tokens is None else int(steps.loss_tokens[i, rank]),
-            int(steps.denominators[i]),
+            n_samples,
+            padded_length,
+            bucket,
+            real_tokens,
+            step_tokens,
+            loss_tokens if self._has_loss_tokens else None,
+            denominator,
             ends_epoch or n_steps_of_ranks % self._accumulation_steps == 0,
             ends_epoch,
         )
-        return Job(
-            start, self.batches, self.batches.indices[self.batches.offsets[b] : self.batches.offsets[b + 1]], info
-        )
+        b = position.n_done + self._rank
+        samples = self.batches.indices[self.batches.offsets[b] : self.batches.offsets[b + 1]]
+        return Job(start, self.batches, samples, info)
 
 
 class Ahead:
@@ -172,7 +174,7 @@ class Ahead:
         n_threads: int,
         n_ahead: int,
         max_bytes: int | None,
-        plans: dict[Position, Future[Batches]],
+        plans: dict[Position, Made[Batches]],
         counts: Counts,
     ) -> None:
         self._sampler, self._make, self._until = sampler, make, until
@@ -181,8 +183,8 @@ class Ahead:
         self._lock = threading.Lock()
         self._process = os.getpid()
         # One more, so that batches are made while the next epoch is planned.
-        self._threads = ThreadPoolExecutor(n_threads + 1, thread_name_prefix="bucketshuffle-feed")
-        self._queue: deque[tuple[Job, Future[Sent]]] = deque()
+        self._threads = Threads(n_threads + 1, "bucketshuffle-feed")
+        self._queue: deque[tuple[Job, Made[Sent]]] = deque()
         self._plans_next = until is None
         self._has_begun = False
         self._remaining: Remaining | None = None
@@ -242,13 +244,14 @@ class Ahead:
             return  # A fork has no threads to end, and their locks may be held.
         self._is_closed = True
         for _, made in list(self._queue):
-            made.cancel()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+            made.drop()
+        self._threads.close()
         self._counts.end()
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_finalizing():  # The interpreter has ended the threads then.
-            self.close()
+            with suppress(AttributeError):  # An interrupt came inside __init__.
+                self.close()
 
     def n_made(self) -> int:
         """Returns the batches that are ready and not taken."""
@@ -298,9 +301,7 @@ class Ahead:
             stalled = not made.done()
             try:
                 sent = made.result()
-            except CancelledError:
-                if not made.cancelled():
-                    raise
+            except DroppedError:
                 break  # Another thread has closed the feed.
             self._queue.popleft()
             self._taken = job.start
@@ -320,7 +321,7 @@ class Ahead:
         if self._taken is None or actual in (expected, self._sampler.schedule.start_of(self._taken.epoch)):
             return False
         while self._queue:
-            self._queue.pop()[1].cancel()
+            self._queue.pop()[1].drop()
         self._taken = actual
         self._go_to(actual)
         return True
@@ -355,7 +356,7 @@ class Ahead:
         if start is None:
             return False
         plan = self._plan_of(start)
-        if not may_wait and not (plan.done() and plan.exception() is None):  # An error waits for its turn.
+        if not may_wait and (plan.failed() or not plan.done()):  # An error waits for its turn.
             return False
         self._remaining = Remaining(self._sampler, start, plan.result())
         following = self._sampler.schedule.after(start.epoch, start)
@@ -365,11 +366,11 @@ class Ahead:
             self._plan_of(following)
         return True
 
-    def _plan_of(self, start: Position) -> Future[Batches]:
+    def _plan_of(self, start: Position) -> Made[Batches]:
         """The plan of one epoch, in the making or made; it takes the place of any other."""
         whole = start._replace(n_done=0)
         plan = self._plans.get(whole)
-        if plan is None or plan.cancelled():
+        if plan is None or plan.is_dropped:
             self._plans.clear()
             plan = self._threads.submit(self._sampler.schedule.batches, whole.epoch, whole.arrangement)
             self._plans[whole] = plan

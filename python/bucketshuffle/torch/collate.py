@@ -71,7 +71,7 @@ class PadCollator:
         TypeError, ValueError: an option outside its choices; on a call, samples that do not fit together, named by key
             and position.
 
-    Example:
+    Examples:
         >>> collate = PadCollator({"input_ids": 2}, pad_to_multiple_of=4)
         >>> batch = collate([{"input_ids": [5, 6, 2]}, {"input_ids": [7]}])
         >>> batch["input_ids"]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, SupportsIndex
 
 import torch
+from torch.utils.data import SequentialSampler
 
 from bucketshuffle.batches import Batches
 from bucketshuffle.options import flag, integer
@@ -18,6 +20,7 @@ from bucketshuffle.torch._ahead import Ahead, BatchInfo, Counts, Job
 from bucketshuffle.torch._check_padding import check_padding
 from bucketshuffle.torch._copies import Copies
 from bucketshuffle.torch._placement import Fields, Placement, Sent, pinned
+from bucketshuffle.torch._threads import Made
 from bucketshuffle.torch.collate import PadCollator
 from bucketshuffle.torch.dataset import PreloadedDataset
 from bucketshuffle.torch.sampler import BucketBatchSampler
@@ -103,7 +106,8 @@ class FeedIterator(Iterator[FeedBatch]):
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_finalizing():
-            self.close()
+            with suppress(AttributeError):  # An interrupt came inside __init__.
+                self.close()
 
 
 class Feed:
@@ -136,7 +140,7 @@ class Feed:
         TypeError: an argument is of the wrong kind, or on iteration, a batch that is no mapping.
         ValueError: the data set has another size than the sampler's lengths, or the collator pads past the plan.
 
-    Example:
+    Examples:
         >>> from bucketshuffle.torch import BucketBatchSampler, Feed, PreloadedDataset
         >>> data = PreloadedDataset.from_rows([[5, 6, 7], [8, 9], [3]])
         >>> feed = Feed(data, BucketBatchSampler(data.lengths, token_budget=6))
@@ -169,14 +173,16 @@ class Feed:
                 "a PreloadedDataset"
             )
         self.dataset = data
-        self.batch_sampler = self.sampler = sampler
+        self.batch_sampler = sampler
+        self.sampler = SequentialSampler(data)  # As a `DataLoader` with a batch sampler has; Lightning looks at it.
         self.collate_fn = collate or getattr(data, "collate", None) or PadCollator(padding_of=sampler)
         self.device = None if device is None else torch.device(device)
         self.n_threads = integer("n_threads", n_threads, 1)
         self.n_ahead = integer("n_ahead", n_ahead, 1)
         self.max_bytes = None if max_bytes is None else integer("max_bytes", max_bytes, 1)
         check_padding(self, sampler, 0)
-        self._plans: dict[Position, Future[Batches]] = {}
+        self._plans: dict[Position, Made[Batches]] = {}
+        self._process = os.getpid()
         self._counts = Counts()
         self._latest: weakref.ref[Ahead] | None = None
 
@@ -222,6 +228,8 @@ class Feed:
     def _consumers(
         self, n: int, until: int | None, *, copies: bool, devices: Sequence[_Device] | None
     ) -> list[FeedIterator]:
+        if self._process != os.getpid():  # A plan that was under way at a fork stays so for ever.
+            self._plans, self._process = {}, os.getpid()
         common = Placement(None if devices else self.device)
         receive: list[Callable[[Sent], Fields]] = [common.receive] * n
         if devices:

@@ -52,10 +52,11 @@ class BucketBatchSampler(Standing):
         TypeError: `lengths` or an option is of the wrong kind.
         ValueError: a value cannot be accepted, or there are fewer samples than batches in a window.
 
-    >>> from bucketshuffle.torch import BucketBatchSampler
-    >>> samplers = [BucketBatchSampler([5, 3, 8, 5, 3, 8], token_budget=16, rank=r, world_size=2) for r in range(2)]
-    >>> [len(sampler) for sampler in samplers], sorted(i for sampler in samplers for batch in sampler for i in batch)
-    ([2, 2], [0, 1, 2, 3, 4, 5])
+    Examples:
+        >>> from bucketshuffle.torch import BucketBatchSampler
+        >>> samplers = [BucketBatchSampler([5, 3, 8, 5, 3, 8], token_budget=16, rank=r, world_size=2) for r in range(2)]
+        >>> sorted(sample for sampler in samplers for batch in sampler for sample in batch)
+        [0, 1, 2, 3, 4, 5]
     """
 
     def __init__(
