@@ -10,7 +10,6 @@ import sys
 import tempfile
 import time
 import weakref
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -150,17 +149,22 @@ def test_an_interrupt_is_one_line_and_leaves_nothing(command, path, tmp_path):
     more = {"report": ["--epochs", "99999"], "bench": ["--rounds", "99999"], "demo": ["--epochs", "99999"]}
     words = [*calls(path, jsonl)[command], *more.get(command, [])]
     before = sorted(os.listdir(tmp_path))
-    process = subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    if command in ("lengths", "pack"):
-        while process.poll() is None and len(os.listdir(tmp_path)) == len(before):
-            time.sleep(0.01)  # until there is a file to be left
-    else:
-        maps = Path(f"/proc/{process.pid}/maps")  # of Linux
-        while maps.exists() and "_core.abi3" not in maps.read_text():
-            time.sleep(0.01)
-        time.sleep(3)  # Past the imports, which the interpreter interrupts in its own words.
-    process.send_signal(signal.SIGINT)
-    out, error = process.communicate()
+    # A Ctrl-C while Python imports is reported in its own words.
+    ready = "import sys; from bucketshuffle.cli import main; print(file=sys.stderr, flush=True); sys.exit(main())"
+    process = subprocess.Popen(
+        [sys.executable, "-c", ready, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        process.stderr.readline()
+        if command in ("lengths", "pack"):
+            while process.poll() is None and len(os.listdir(tmp_path)) == len(before):
+                time.sleep(0.01)  # until there is a file to be left
+        else:
+            time.sleep(1)
+        process.send_signal(signal.SIGINT)
+        out, error = process.communicate(timeout=100)
+    finally:
+        process.kill()
     assert (process.returncode, out, error) == (130, "", "bucketshuffle: interrupted\n")
     assert sorted(os.listdir(tmp_path)) == before
 
