@@ -10,11 +10,14 @@ import sys
 import tempfile
 import time
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
 from bucketshuffle import EpochPlan, Planner, pack_epoch
 from bucketshuffle.cli import bench, main
+from bucketshuffle.data.flat import FlatField
+from bucketshuffle.data.saved import write_fields
 from bucketshuffle.report import Report, compare
 
 LENGTHS = 1 + np.arange(2_000)
@@ -55,7 +58,7 @@ def test_another_kind_of_file_is_refused_with_the_way_to_make_one(content, tmp_p
     path = tmp_path / "lengths.parquet"
     path.write_bytes(content)
     assert refused(capsys, path) == (
-        f"{path} is neither a .npy nor a .npz file; make one with bucketshuffle lengths {path} -o lengths.npy"
+        f"{path} is neither a .npy, a .npz nor a packed file; make one with bucketshuffle lengths {path} -o lengths.npy"
     )
 
 
@@ -66,6 +69,19 @@ def test_an_archive_without_lengths_is_refused_with_what_it_has(tmp_path, capsys
     assert refused(capsys, path) == f"{path} has no array named lengths, but train, test; {way_out}"
     np.savez(path)
     assert refused(capsys, path) == f"{path} has no array named lengths, but none at all; {way_out}"
+
+
+def test_a_packed_file_has_lengths(path, jsonl, capsys):
+    packed, plan = str(path.parent / "packed"), str(path.parent / "plan")
+    assert main(["pack", str(jsonl), "-o", packed]) == 0
+    assert main(["plan", packed, "-o", plan]) == 0
+    assert EpochPlan.load(plan) == pack_epoch([3] * 40_000, 0)
+    capsys.readouterr()
+    content = Path(packed).read_bytes()
+    Path(packed).write_bytes(content[:1_000])
+    assert re.fullmatch(rf"{packed} is truncated: it has 1000 of \d+ bytes; save it again", refused(capsys, packed))
+    write_fields(packed, {"values.input_ids": FlatField(LENGTHS)})
+    assert refused(capsys, packed) == f"{packed} has no offsets; pass a file that bucketshuffle pack wrote"
 
 
 def test_a_damaged_file_is_refused(path, capsys):
