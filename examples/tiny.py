@@ -40,6 +40,19 @@ def loss_tokens_of(data: PreloadedDataset) -> Any:
     return np.array([int((data[i]["labels"] != -100).sum()) for i in range(len(data))])
 
 
+def preference_pairs(n_samples: int) -> list[dict[str, Any]]:
+    """Texts of words that are numbers below 50."""
+    rng = np.random.default_rng(0)
+
+    def text(longest: int) -> str:
+        return " ".join(map(str, rng.integers(0, 50, rng.integers(1, longest))))
+
+    return [
+        {"prompt": text(20) + " ", "chosen": text(30) + " ", "rejected": text(60) + " ", "sample": i}
+        for i in range(n_samples)
+    ]
+
+
 class Model(nn.Module):
     """Predicts each token from itself: it learns at once, and its loss needs the mask."""
 
