@@ -32,11 +32,20 @@ PACKAGE = Path("python") / "bucketshuffle"
 ENVIRONMENT = {**os.environ, "HYPOTHESIS_PROFILE": "mutants", "PROPTEST_CASES": "64", "OMP_NUM_THREADS": "1"}
 
 # They start processes or trainers, or test a stack that mutmut's own frames change.
-SLOW_FILES = ["test_trainers.py", "test_examples.py", "test_recipes_gradients.py", "test_docs.py", "test_oracle.py"]
+SLOW_FILES = [
+    "test_trainers.py",
+    "test_examples.py",
+    "test_examples_fields.py",
+    "test_recipes_gradients.py",
+    "test_dflash.py",
+    "test_docs.py",
+    "test_oracle.py",
+    "test_page.py",
+]
 SLOW_TESTS = (
     "accelerate or unknown_keys or spawn or forkserver or tensor_parallelism or permutations_of_a_bucket"
     " or any_byte_changed or fit_in_memory or depend_on_threads or one_line_and_workers or another_process"
-    " or truncated_file or stateful_data_loader_resumes"
+    " or truncated_file or stateful_data_loader_resumes or of_a_recipe"
 )
 BINDING = ["--file=src/python.rs", "--file=src/python/*.rs"]
 TESTS_OF_THE_CORE = ["golden", "errors", "rng_vectors", "cases_planning", "oracle", "properties"]

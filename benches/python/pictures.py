@@ -13,10 +13,10 @@ import matplotlib as mpl
 import numpy as np
 from bucketshuffle import DFLASH_BOUNDARIES, EpochPlan, Planner
 from bucketshuffle.data import dflash902k
-from bucketshuffle.metrics import pairs_repeated
 from bucketshuffle.schedule import Schedule
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from readme_picture import points
 
 mpl.rcParams |= {"svg.hashsalt": "bucketshuffle", "axes.spines.top": False, "axes.spines.right": False}
 BLUE, ORANGE, GREEN, GREY = "#1f77b4", "#ff7f0e", "#2ca02c", "#7f7f7f"
@@ -24,22 +24,13 @@ BLUE, ORANGE, GREEN, GREY = "#1f77b4", "#ff7f0e", "#2ca02c", "#7f7f7f"
 
 def padding_and_repetition() -> Figure:
     """What every strategy pays for meeting other samples in the next epoch."""
-    lengths = dflash902k()
-    least = Planner(lengths, strategy="sorted").plan(0).stats.padding_ratio
-
-    def point(**options: Any) -> tuple[float, float]:
-        planner = Planner(lengths, **options)
-        plans = [planner.plan(0, epoch) for epoch in range(2)]
-        return 100 * (plans[0].stats.padding_ratio / least - 1), 100 * pairs_repeated(*plans, max_samples=200_000)
-
+    curve, strategies = points()
     figure = Figure(figsize=(7, 3.8), layout="constrained")
     axes: Axes = figure.subplots()
-    curve = [point(repeat_weight=weight) for weight in (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)]
     axes.plot(*zip(*curve, strict=True), color=BLUE, marker=".", label="bucketshuffle, repeat_weight 0.02 to 50")
-    axes.plot(*point(), "o", color=BLUE, markersize=9, label="bucketshuffle, as it is")
-    axes.plot(*point(boundaries=list(DFLASH_BOUNDARIES)), "s", color=ORANGE, label="six buckets")
-    axes.plot(*point(strategy="random"), "D", color=GREY, label="random")
-    axes.plot(0.02, 100, "^", color=GREEN, label="sorted: 0 %, 100 %")
+    names = {"bucketshuffle": "bucketshuffle, as it is", "sorted": "sorted: 0 %, 100 %"}
+    for (name, at), colour, marker in zip(strategies.items(), (GREEN, BLUE, ORANGE, GREY), "^osD", strict=True):
+        axes.plot(*at, marker, color=colour, label=names.get(name, name))
     axes.set(xscale="log", yscale="log", xlabel="padding over sorted batches, %", ylabel="pairs repeated, %")
     axes.xaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_major_formatter("{x:g}")

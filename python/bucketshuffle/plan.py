@@ -15,6 +15,7 @@ from bucketshuffle import _core
 from bucketshuffle.data.plan_file import read_plan, write_plan
 from bucketshuffle.fields import as_fields, as_mask
 from bucketshuffle.metrics import TOTALS, Metrics, Stats, of_epochs, pairs_repeated
+from bucketshuffle.notebook import html_table
 from bucketshuffle.options import PlanOptions, shows_options
 from bucketshuffle.shapes import n_shapes, row_tokens
 
@@ -139,6 +140,11 @@ class Planner:
         defaults: dict[str, Any] = {**_core.DEFAULTS}
         changed = (f", {name}={value!r}" for name, value in self.options.items() if value != defaults[name])
         return f"Planner(n_samples={len(self._lengths) - len(self.dropped)}{''.join(changed)})"
+
+    def _repr_html_(self) -> str:
+        facts = {name: repr(value) for name, value in self.options.items() if value is not None}
+        n_samples = f"{len(self._lengths) - len(self.dropped):,}"
+        return html_table(type(self).__name__, {"n_samples": n_samples, **facts})
 
     def plan(self, seed: int, epoch: int = 0) -> EpochPlan:
         """Returns the plan of one epoch, bit for bit what `pack_epoch` returns."""
@@ -285,6 +291,17 @@ class EpochPlan:
             f"EpochPlan(seed={self.seed}, epoch={self.epoch}, n_samples={len(self.indices)}, n_batches={len(self)}, "
             f"padding_ratio={self._padding_ratio:.4f})"
         )
+
+    def _repr_html_(self) -> str:
+        stats = self.stats
+        facts = {
+            "epoch": f"{self.epoch:,} of seed {self.seed:,}",
+            "batches": f"{stats.n_batches:,} of {stats.n_samples:,} samples, {stats.n_shapes:,} shapes",
+            "padded / real": f"{stats.padding_ratio:.4f}",
+            "tokens": f"{stats.real_tokens:,} real, {stats.padded_tokens:,} padded, {stats.fill:.1%} of the budget",
+            "left out": f"{stats.n_dropped:,} samples, {stats.dropped_tokens:,} tokens" if stats.n_dropped else None,
+        }
+        return html_table(type(self).__name__, facts, stats.notes)
 
     @property
     def row_tokens(self) -> npt.NDArray[np.int64]:

@@ -1,18 +1,21 @@
 """The command line: what it refuses, and how it ends, always in one line."""
 
+import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import weakref
 
 import numpy as np
 import pytest
-from bucketshuffle import EpochPlan, Planner
-from bucketshuffle.cli import main
-from bucketshuffle.report import compare
+from bucketshuffle import EpochPlan, Planner, pack_epoch
+from bucketshuffle.cli import bench, main
+from bucketshuffle.report import Report, compare
 
 LENGTHS = 1 + np.arange(2_000)
 COMMAND = [sys.executable, "-m", "bucketshuffle"]
@@ -22,6 +25,22 @@ COMMAND = [sys.executable, "-m", "bucketshuffle"]
 def path(tmp_path):
     np.save(tmp_path / "lengths.npy", LENGTHS)
     return tmp_path / "lengths.npy"
+
+
+@pytest.fixture
+def jsonl(tmp_path):
+    (tmp_path / "data.jsonl").write_text('{"input_ids": [1, 2, 3]}\n' * 40_000)
+    return tmp_path / "data.jsonl"
+
+
+def writers(path, jsonl):
+    """Every call that writes a file, up to the name of the file."""
+    return {
+        "plan": ["plan", str(path), "-o"],
+        "report": ["report", str(path), "--html"],
+        "lengths": ["lengths", str(jsonl), "-o"],
+        "pack": ["pack", str(jsonl), "-o"],
+    }
 
 
 def refused(capsys, path):
@@ -77,21 +96,31 @@ def test_what_is_no_file_is_refused(tmp_path, capsys):
     assert refused(capsys, tmp_path) == f"{tmp_path}: Is a directory"
 
 
-def test_a_reader_that_leaves_ends_it_silently(path):
+def calls(path, jsonl):
+    """A call of every subcommand, by its name."""
+    files = {name: [*words, str(path.parent / f"{name}.out")] for name, words in writers(path, jsonl).items()}
+    bench = ["bench", str(path), "--rounds", "3"]
+    return {**files, "report": ["report", str(path)], "bench": bench, "demo": ["demo", "--epochs", "2"]}
+
+
+COMMANDS = ["report", "plan", "lengths", "pack", "bench", "demo"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_reader_that_leaves_ends_it_silently(command, path, jsonl):
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run([*COMMAND, "report", str(path)], stdout=writer, stderr=subprocess.PIPE)
+    done = subprocess.run([*COMMAND, *calls(path, jsonl)[command]], stdout=writer, stderr=subprocess.PIPE)
     os.close(writer)
     assert (done.returncode, done.stderr) == (141, b"")
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")
-@pytest.mark.parametrize("arguments", [["--help"], []])
-def test_a_full_device_is_reported(arguments, path):
+@pytest.mark.parametrize("command", [*COMMANDS, "--help"])
+def test_a_full_device_is_reported(command, path, jsonl):
+    words = {**calls(path, jsonl), "--help": ["--help"]}[command]
     with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [*COMMAND, "report", str(path), *arguments], stdout=full, stderr=subprocess.PIPE, text=True
-        )
+        done = subprocess.run([*COMMAND, *words], stdout=full, stderr=subprocess.PIPE, text=True)
     message = "bucketshuffle: the output cannot be written: No space left on device\n"
     assert (done.returncode, done.stderr) == (2, message)
 
@@ -112,15 +141,24 @@ def test_no_output_at_all_is_no_fault(path):
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_an_interrupt_is_one_line(path):
+@pytest.mark.parametrize("command", ["report", "lengths", "pack", "bench", "demo"])
+def test_an_interrupt_is_one_line_and_leaves_nothing(command, path, tmp_path):
     np.save(path, np.tile(LENGTHS, 500))
-    process = subprocess.Popen(
-        [*COMMAND, "report", str(path), "--epochs", "1000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    time.sleep(3)  # long enough to be past the imports, which the interpreter interrupts in its own words
+    jsonl = tmp_path / "data.jsonl"
+    jsonl.write_text('{"input_ids": [[1, 2, 3]]}\n' * 1_000_000)  # nested lists are read one by one
+    more = {"report": ["--epochs", "1000"], "bench": ["--rounds", "1000"], "demo": ["--epochs", "1000"]}
+    words = [*calls(path, jsonl)[command], *more.get(command, [])]
+    before = sorted(os.listdir(tmp_path))
+    process = subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if command in ("lengths", "pack"):
+        while process.poll() is None and len(os.listdir(tmp_path)) == len(before):
+            time.sleep(0.01)  # until there is a file to be left
+    else:
+        time.sleep(3)  # long enough to be past the imports, which the interpreter interrupts in its own words
     process.send_signal(signal.SIGINT)
     out, error = process.communicate()
     assert (process.returncode, out, error) == (130, "", "bucketshuffle: interrupted\n")
+    assert sorted(os.listdir(tmp_path)) == before
 
 
 def test_two_plans_are_in_memory_at_a_time(monkeypatch):
@@ -139,3 +177,254 @@ def test_two_plans_are_in_memory_at_a_time(monkeypatch):
     monkeypatch.setattr(Planner, "plan", counted)
     compare(LENGTHS, n_epochs=9)
     assert most == 2
+
+
+@pytest.mark.parametrize("command", ["plan", "report", "lengths", "pack"])
+def test_a_place_that_cannot_be_written_to_is_named(command, path, jsonl, capsys):
+    words = writers(path, jsonl)[command]
+    before = sorted(os.listdir(path.parent))
+    for output, message in (
+        (path.parent / "no" / "out", f"{path.parent}/no: No such file or directory"),
+        (path.parent, f"{path.parent} is a folder, not a regular file; pass the path of a file"),
+        ("/dev/full", "/dev/full is a character device, not a regular file; pass the path of a file"),
+    ):
+        assert main([*words, str(output)]) == 2
+        captured = capsys.readouterr()
+        assert captured.err == f"bucketshuffle {command}: {message}\n"
+        assert captured.out == ""
+    assert sorted(os.listdir(path.parent)) == before
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions of Unix")
+@pytest.mark.parametrize("command", ["plan", "report", "lengths", "pack"])
+def test_a_folder_without_permission_is_named(command, path, jsonl, capsys):
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own are closed to other users
+        for file in (path, jsonl):
+            shutil.copy(file, folder)
+        words = writers(os.path.join(folder, path.name), os.path.join(folder, jsonl.name))[command]
+        assert main([*words, os.path.join(path.parent, "out")]) == 0  # all that it imports is there now
+        capsys.readouterr()
+        os.chmod(folder, 0o555)
+        user = os.geteuid()
+        if user == 0:  # who may write anywhere
+            os.seteuid(65534)
+        try:
+            status = main([*words, os.path.join(folder, "out")])
+        finally:
+            os.seteuid(user)
+            os.chmod(folder, 0o755)
+        captured = capsys.readouterr()
+        assert (status, captured.out) == (2, "")
+        assert captured.err == f"bucketshuffle {command}: {folder}: Permission denied\n"
+        assert sorted(os.listdir(folder)) == sorted([path.name, jsonl.name])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux")
+@pytest.mark.parametrize("command", ["plan", "report", "lengths", "pack"])
+def test_a_disk_that_is_full_leaves_nothing(command, path, jsonl):
+    import resource
+
+    before = sorted(os.listdir(path.parent))
+    done = subprocess.run(
+        [*COMMAND, *writers(path, jsonl)[command], str(path.parent / "out")],
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4_096, 4_096)),
+    )
+    message = "the output cannot be written: File too large\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"bucketshuffle: {message}")
+    assert sorted(os.listdir(path.parent)) == before
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (LENGTHS / 2, "lengths has dtype float64, not an integer dtype; convert with .astype(numpy.int64) if the "),
+        (LENGTHS.reshape(2, -1), "lengths has shape (2, 1000), not one dimension; pass one length per sample"),
+        (np.array([], np.int64), "has 0 lengths, fewer than the 1 that a plan needs; count other samples"),
+        (LENGTHS > 5, "lengths has dtype bool, not an integer dtype; a mask is not a length, sum it along the tokens"),
+        (-LENGTHS, "lengths[0] = -1 is below the shortest length = 1; "),
+    ],
+)
+@pytest.mark.parametrize("words", [["report"], ["plan", "-o", "out"], ["bench"]])
+def test_arrays_that_hold_no_lengths_are_refused(array, message, words, path, capsys, monkeypatch):
+    monkeypatch.chdir(path.parent)
+    np.save(path, array)
+    assert main([words[0], str(path), *words[1:]]) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.err.startswith(f"bucketshuffle {words[0]}: ")
+    assert (captured.err.count("\n"), captured.out) == (1, "")
+    assert os.listdir(path.parent) == ["lengths.npy"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "bucketshuffle: the following arguments are required: COMMAND; bucketshuffle --help lists what it takes"),
+        (["nope"], "bucketshuffle: argument COMMAND: invalid choice: 'nope' (choose from "),
+        (
+            ["report"],
+            "bucketshuffle report: the following arguments are required: LENGTHS; bucketshuffle ",
+        ),
+        (["plan", "x.npy"], "bucketshuffle plan: the following arguments are required: -o/--output; "),
+        (["report", "x.npy", "--epochs", "1"], "bucketshuffle report: argument --epochs: 1 is below its minimum = 2; "),
+        (
+            ["report", "x.npy", "--token-budget", "many"],
+            "bucketshuffle report: argument --token-budget: 'many' is ",
+        ),
+        (
+            ["report", "x.npy", "--boundaries", "1,x"],
+            "bucketshuffle report: argument --boundaries: 'x' is not ",
+        ),
+        (
+            ["report", "x.npy", "--measured", "sorted"],
+            "bucketshuffle report: argument --measured: 'sorted' is not ",
+        ),
+        (
+            ["report", "x.npy", "--measured", "sorted=-1"],
+            "bucketshuffle report: argument --measured: 'sorted=-1' is ",
+        ),
+        (
+            ["report", "x.npy", "--win", "5"],
+            "bucketshuffle: unrecognized arguments: --win 5; bucketshuffle --help ",
+        ),
+    ],
+)
+def test_a_mistake_in_the_words_is_one_line(words, message, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    captured = capsys.readouterr()
+    assert ended.value.code == 2
+    assert captured.err.startswith(message), captured.err
+    assert (captured.err.count("\n"), captured.out) == (1, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--token-budget", "0"], "token_budget = 0 is outside "),
+        (
+            ["--measured", "fast=3"],
+            "measured = 'fast' is not a strategy; choose one of 'sorted', ",
+        ),
+        (["--measured", "yours=3"], "measured = 'your options' is not a strategy; choose one of 'sorted', 'random', "),
+        (
+            ["--overlong", "error", "--token-budget", "99"],
+            "lengths[99] = 100 exceeds token_budget = 99; raise ",
+        ),
+        (["--boundaries", "5,3"], "boundaries[1] = 3 "),
+        (["--window", "0"], "window = 0 is outside "),
+    ],
+)
+def test_a_mistake_in_an_option_is_one_line(words, message, path, capsys):
+    assert main(["report", str(path), *words]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith(f"bucketshuffle report: {message}"), captured.err
+    assert (captured.err.count("\n"), captured.out) == (1, "")
+
+
+def test_a_plan_is_written(path, capsys):
+    output = path.parent / "plan.npz"
+    words = ["--seed", "3", "--epoch", "2", "--token-budget", "1,000", "--overlong", "drop", "--window", "8"]
+    assert main(["plan", str(path), "-o", str(output), *words]) == 0
+    plan = pack_epoch(LENGTHS, 3, epoch=2, token_budget=1_000, overlong="drop", window=8)
+    assert EpochPlan.load(output) == plan
+    assert capsys.readouterr().out == (
+        f"{output}: {len(plan):,} batches of 1,000 samples, padded / real {plan.stats.padding_ratio:.4f}\n"
+        "left out: 1,000 samples with 1,500,500 tokens\n"
+    )
+
+
+def test_options_mean_what_they_mean_in_python(path, capsys):
+    words = ["--boundaries", "0,500,2000", "--window", "4", "--token-budget", "4096", "--align-ranks", "2"]
+    assert main(["report", str(path), "--json", "--world-size", "2", *words]) == 0
+    found = json.loads(capsys.readouterr().out)
+    options = {"boundaries": [0, 500, 2000], "window": 4, "token_budget": 4096, "align_ranks": 2}
+    expected = Report.of(LENGTHS, name=str(path), world_size=2, **options).to_dict()
+    expected = json.loads(json.dumps(expected))
+    for row in found["strategies"] + expected["strategies"]:
+        del row["construct_ms"], row["plan_ms"]
+    assert found == expected
+    assert found["strategies"][-1]["name"] == "your options"
+
+
+def test_the_measured_speed_sets_the_others(path, capsys):
+    assert main(["report", str(path), "--json", "--measured", "six=25.1"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["measured"] == ["six buckets", 25.1]
+    assert found["speeds"][2] == pytest.approx(25.1)
+    ratios = [row["metrics"]["padding_ratio"] for row in found["strategies"]]
+    assert found["speeds"] == pytest.approx([25.1 * ratios[2] / ratio for ratio in ratios])
+
+
+def test_the_benches_candidates_are_checked(path, capsys):
+    assert main(["bench", str(path), "--rounds", "3"]) == 0
+    out = capsys.readouterr().out
+    ratios = [
+        float(line.split("|")[5]) for line in out.splitlines() if line.startswith("| ") and "candidate" not in line
+    ]
+    plan = pack_epoch(LENGTHS, 0)
+    assert ratios[0] == ratios[2] == pytest.approx(plan.stats.padding_ratio, abs=1e-4)
+    assert len(ratios) == 5
+    assert bench.padding_ratio(LENGTHS, plan, 131_072) == pytest.approx(plan.stats.padding_ratio)
+    for damaged in (list(plan)[1:], [*plan, plan[0]], [np.concatenate(list(plan))]):
+        with pytest.raises(ValueError, match=r"^batches lack a sample, repeat one, or exceed the budget$"):
+            bench.padding_ratio(LENGTHS, damaged, 131_072)
+
+
+def test_the_demo_prints_the_table_of_the_readme(capsys):
+    assert main(["demo", "--epochs", "2"]) == 0
+    rows = [line.split("|") for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
+    padding = {row[1].strip(): float(row[2]) for row in rows[1:]}
+    expected = {"sorted": 1.0002, "random": 2.6755, "six buckets": 1.2769, "bucketshuffle": 1.0077}
+    assert padding == pytest.approx(expected, abs=2e-3)
+    assert [float(row[10]) for row in rows[1:]] == pytest.approx([32.0, 12.0, 25.1, 31.8], abs=0.11)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="terminals of Unix")
+@pytest.mark.parametrize("width", [80, 140])
+def test_a_terminal_gets_tables_in_colour_and_a_pipe_plain_text(width, path):
+    import pty
+
+    plain = subprocess.run([*COMMAND, "report", str(path)], capture_output=True, text=True, check=True)
+    assert "\x1b[" not in plain.stdout
+    assert "| bucketshuffle |" in plain.stdout
+    leader, follower = pty.openpty()
+    environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    process = subprocess.Popen(
+        [*COMMAND, "report", str(path)], stdout=follower, env={**environment, "TERM": "xterm", "COLUMNS": str(width)}
+    )
+    os.close(follower)
+    shown = b""
+    while True:
+        try:
+            part = os.read(leader, 65_536)
+        except OSError:  # how Linux says that the other end is closed
+            part = b""
+        if not part:
+            break
+        shown += part
+    os.close(leader)
+    assert process.wait() == 0
+    text = re.sub(r"\x1b\[[0-9;]*m", "", shown.decode())
+    assert text != shown.decode().replace("\r\n", "\n")
+    assert "| bucketshuffle |" not in text
+    assert max(map(len, text.splitlines())) <= width
+    assert text.count("bucketshuffle  ") == (2 if width == 80 else 1)  # a table that is too wide comes in parts
+    for word in ("Strategies", "bucketshuffle", "pairs repeated", "repeat_weight", "note: "):
+        assert word in text
+
+
+def test_help_has_examples(capsys):
+    for command in ([], ["report"], ["lengths"], ["pack"], ["plan"], ["bench"], ["demo"]):
+        with pytest.raises(SystemExit) as ended:
+            main([*command, "--help"])
+        assert ended.value.code == 0
+        assert f"examples:\n  bucketshuffle {' '.join(command)}" in capsys.readouterr().out
+
+
+def test_shells_complete(capsys):
+    with pytest.raises(SystemExit):
+        main(["--print-completion", "bash"])
+    assert "--token-budget" in capsys.readouterr().out

@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):  # the reader has seen enough, as head does
             return 141
-        print(f"bucketshuffle: the output cannot be written: {error.strerror}", file=sys.stderr)
+        print(f"bucketshuffle: the output cannot be written: {error.strerror or error}", file=sys.stderr)
         return 2
 
 

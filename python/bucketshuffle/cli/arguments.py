@@ -31,7 +31,7 @@ class _Parser(argparse.ArgumentParser):
 def parser() -> argparse.ArgumentParser:
     """Returns the parser of the whole command line; what it parses has `run`, the subcommand to call with it."""
     # Imported here, so that each module may use what this one offers.
-    from bucketshuffle.cli import bench, demo, plan, report
+    from bucketshuffle.cli import bench, demo, plan, report, source
 
     top = _Parser(
         prog="bucketshuffle",
@@ -44,7 +44,7 @@ def parser() -> argparse.ArgumentParser:
 
         shtab.add_argument_to(top, help="print a completion script for this shell")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for add in (report.add, plan.add, bench.add, demo.add):
+    for add in (report.add, source.add_lengths, source.add_pack, plan.add, bench.add, demo.add):
         add(commands)
     return top
 

@@ -47,9 +47,7 @@ def read_lengths(path: str) -> npt.NDArray[np.integer[Any]]:
     except (TypeError, ValueError) as error:
         raise type(error)(f"{printable(path)}: {error}") from None
     if not len(lengths):
-        raise ValueError(
-            f"{printable(path)} has 0 lengths, fewer than the 1 that a plan needs; count a data set with samples"
-        )
+        raise ValueError(f"{printable(path)} has 0 lengths, fewer than the 1 that a plan needs; count other samples")
     return lengths
 
 

@@ -50,7 +50,8 @@ def add(commands: Any) -> None:
 def run(given: argparse.Namespace) -> None:
     """Checks what every candidate makes, times them in turn and prints a table."""
     lengths = dflash902k() if given.lengths is None else read_lengths(given.lengths)
-    kept = lengths[(lengths > 0) & (lengths <= given.token_budget)]
+    dropped = Planner(lengths, token_budget=given.token_budget, overlong="drop", empty="drop").dropped
+    kept = np.delete(lengths, dropped)
     plans = candidates(kept, given.token_budget)
     padding = {name: padding_ratio(kept, plan(0), given.token_budget) for name, plan in plans.items()}
     seconds = timed(plans, given.rounds)

@@ -66,12 +66,10 @@ def row_lengths(column: Any) -> npt.NDArray[np.int64] | None:
         return None
     if not _is_list(stored.type):
         kind = (
-            "text without tokens; tokenize it"
-            if _is_text(stored.type)
-            else "not lists of tokens; choose another column"
+            "text without tokens; tokenize it" if is_text(stored.type) else "not lists of tokens; choose another column"
         )
         raise TypeError(f"source has Arrow type {_type_name(column, stored)}, {kind}, or pass the lengths")
-    null = _visible(_nulls(stored), visible)
+    null = _visible(nulls(stored), visible)
     if null.any():
         raise ValueError(f"source has {null.sum()} null rows; drop them or make them empty lists")
     lengths = _visible(np.concatenate([_list_lengths(chunk) for chunk in _chunks(stored)]), visible)
@@ -91,7 +89,7 @@ def integers(column: Any) -> npt.NDArray[Any]:
         ValueError: a visible null.
     """
     stored, visible = _stored(column)
-    null = _visible(_nulls(stored), visible)
+    null = _visible(nulls(stored), visible)
     if null.any():
         raise ValueError(f"lengths[{np.flatnonzero(null)[0]}] is null; drop the sample or give its length")
     if stored.null_count:  # of rows that are not visible
@@ -234,7 +232,7 @@ def _plain(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
         return _plain(column.storage)
     if _is_view(column.type):
         # Arrow's own cast gives wrong offsets (seen with pyarrow 26).
-        null = _nulls(column)
+        null = nulls(column)
         offsets = np.zeros(len(column) + 1, np.int64)
         np.cumsum(np.where(null, 0, column.sizes.to_numpy()), out=offsets[1:])
         return pa.LargeListArray.from_arrays(pa.array(offsets), column.flatten(), mask=pa.array(null))
@@ -256,7 +254,8 @@ def _chunks(column: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
     return column.chunks or [pa.array([], column.type)]
 
 
-def _nulls(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+def nulls(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+    """Returns which rows are null, `[n_samples]`."""
     if not column.null_count:
         return np.zeros(len(column), np.bool_)
     return np.concatenate([chunk.is_null().to_numpy(zero_copy_only=False) for chunk in _chunks(column)])
@@ -368,8 +367,9 @@ def _is_number(dtype: pa.DataType) -> bool:
     return bool(pt.is_integer(dtype) or pt.is_floating(dtype) or pt.is_boolean(dtype))
 
 
-def _is_text(dtype: pa.DataType) -> bool:
-    return "string" in str(dtype) or "binary" in str(dtype)
+def is_text(dtype: pa.DataType) -> bool:
+    """Whether a column of this type holds text, or bytes."""
+    return not _is_list(dtype) and ("string" in str(dtype) or "binary" in str(dtype))
 
 
 def _type_name(source: Any, stored: pa.Array | pa.ChunkedArray) -> str:
@@ -378,7 +378,7 @@ def _type_name(source: Any, stored: pa.Array | pa.ChunkedArray) -> str:
 
 def _refuse_null_rows(name: str, column: pa.Array | pa.ChunkedArray) -> None:
     if column.null_count:
-        first = int(np.flatnonzero(_nulls(column))[0])
+        first = int(np.flatnonzero(nulls(column))[0])
         raise ValueError(
             f'column "{name}" has {column.null_count} null rows, the first at row {first}; drop or fill them '
             "before loading"

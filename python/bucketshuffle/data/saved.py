@@ -47,7 +47,7 @@ _CHUNK_BYTES = 1 << 24
 
 def write_fields(path: str | os.PathLike[str], fields: Mapping[str, FlatField]) -> None:
     """Writes arrays by name to `path`, as `write_file` does."""
-    write_file(path, lambda file: _write(file, fields))
+    write_file(path, lambda file: write_fields_into(file, fields))
 
 
 def read_fields(path: str | os.PathLike[str], *, verify: bool) -> dict[str, FlatField]:
@@ -82,7 +82,7 @@ def read_fields(path: str | os.PathLike[str], *, verify: bool) -> dict[str, Flat
     return fields
 
 
-def _write(file: IO[bytes], fields: Mapping[str, FlatField]) -> None:
+def write_fields_into(file: IO[bytes], fields: Mapping[str, FlatField]) -> None:
     arrays = {name: field.values for name, field in fields.items()}
     entries: dict[str, Any] = {}
     end = 0

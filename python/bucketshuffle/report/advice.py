@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -66,7 +66,9 @@ def of_lengths(lengths: np.ndarray[Any, Any], found: Distribution, budget: int, 
         )
 
 
-def of_plan(ours: Metrics, best: Metrics, random: Metrics, plan: EpochPlan, window: int) -> Iterator[str]:
+def of_plan(
+    ours: Metrics, best: Metrics, random: Metrics, plan: EpochPlan, window: int, options: Mapping[str, Any]
+) -> Iterator[str]:
     """Yields what the user's plan calls for.
 
     Args:
@@ -75,9 +77,11 @@ def of_plan(ours: Metrics, best: Metrics, random: Metrics, plan: EpochPlan, wind
         random: those of random ones.
         plan: the user's plan of epoch 0.
         window: batches between two optimizer updates, over all ranks.
+        options: every option of the user's plan.
     """
     if not len(plan):
         return
+    is_soft = options["strategy"] == "bucketed" and options["boundaries"] == "auto"
     if len(plan) < FEW_BATCHES:
         yield (
             f"an epoch has {len(plan):,} batches, fewer than {FEW_BATCHES}: padding and repetition are both high then; "
@@ -85,10 +89,8 @@ def of_plan(ours: Metrics, best: Metrics, random: Metrics, plan: EpochPlan, wind
         )
     over = ours.padding_ratio / best.padding_ratio - 1
     if over > HIGH_PADDING:
-        yield (
-            f"batches pad {over:.1%} over sorted ones; lower repeat_weight or token_budget, or set padding_target "
-            "(docs/choosing.md)"
-        )
+        way_out = "lower repeat_weight or token_budget, or set padding_target" if is_soft else "try soft buckets"
+        yield f"batches pad {over:.1%} over sorted ones; {way_out} (docs/choosing.md)"
     samples = len(plan.indices) / len(plan)
     if samples < FEW_SAMPLES:
         yield (
@@ -96,9 +98,9 @@ def of_plan(ours: Metrics, best: Metrics, random: Metrics, plan: EpochPlan, wind
             "if memory allows"
         )
     if ours.pairs_repeated is not None and ours.pairs_repeated > HIGH_REPETITION:
+        way_out = "raise repeat_weight, or lower token_budget" if is_soft else "try soft buckets"
         yield (
-            f"{ours.pairs_repeated:.1%} of the pairs of samples in a batch share one in the next epoch too; raise "
-            "repeat_weight, or lower token_budget"
+            f"{ours.pairs_repeated:.1%} of the pairs of samples in a batch share one in the next epoch too; {way_out}"
         )
     if ours.slowest_over_mean > HIGH_SKEW:
         yield (

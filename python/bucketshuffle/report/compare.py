@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import statistics
+import threading
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from bucketshuffle.lengths import as_lengths
 from bucketshuffle.metrics import Metrics, of_epochs
 from bucketshuffle.plan import DFLASH_BOUNDARIES, EpochPlan, Planner
+
+N_THREADS = min(4, os.cpu_count() or 1)
+"""Planning and most of NumPy hold no interpreter lock; each thread holds a plan or two."""
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 OWN_OPTIONS = ("boundaries", "strategy", "align_ranks", "constant_count")
 OWN_ROW = "your options"
@@ -32,7 +41,14 @@ class Row:
 
 
 def compare(
-    lengths: Any, *, seed: int = 0, n_epochs: int = 6, window: int = 64, world_size: int = 8, **options: Any
+    lengths: Any,
+    *,
+    seed: int = 0,
+    n_epochs: int = 6,
+    window: int = 64,
+    world_size: int = 8,
+    n_threads: int = 1,
+    **options: Any,
 ) -> list[Row]:
     """Returns one row for each of: sorted, random, the write-up's six buckets, and ours in stratified order; and a row
     of the caller's own where the options name other buckets, another strategy or another order.
@@ -42,6 +58,7 @@ def compare(
         n_epochs: how many epochs of each to plan, 2 or more.
         window: batches between two optimizer updates, over all ranks.
         world_size: ranks that share a step, for the cost of the slowest.
+        n_threads: rows to make at a time. Above 1 the rows' times are those of planners that disturb each other.
         options: further options of `pack_epoch`. Those that say what a batch may cost hold for all rows,
             `padding_target` and `repeat_weight` for ours, and `boundaries`, `strategy`, `align_ranks` and
             `constant_count` for the caller's own row.
@@ -50,16 +67,22 @@ def compare(
         TypeError, ValueError: as `pack_epoch`.
     """
     lengths = as_lengths(lengths)
-    rows = []
-    for name, strategy in strategies(lengths, window=window, **options).items():
+    is_over = threading.Event()
+
+    def row(named: tuple[str, dict[str, Any]]) -> Row:
+        name, strategy = named
         start = time.perf_counter()
         planner = Planner(lengths, **strategy)
         construct_ms = (time.perf_counter() - start) * 1e3
         times_ms: list[float] = []
-        plans = _timed_plans(planner, seed, n_epochs, times_ms)
+        plans = _timed_plans(planner, seed, n_epochs, times_ms, is_over)
         figures = of_epochs(plans, lengths, window=window, world_size=world_size)
-        rows.append(Row(name, figures, construct_ms, statistics.median(times_ms)))
-    return rows
+        return Row(name, figures, construct_ms, statistics.median(times_ms))
+
+    try:
+        return list(on_threads(row, strategies(lengths, window=window, **options).items(), n_threads))
+    finally:
+        is_over.set()
 
 
 def strategies(lengths: Any, *, window: int, **options: Any) -> dict[str, dict[str, Any]]:
@@ -84,8 +107,21 @@ def six_edges(lengths: Any) -> list[int]:
     return [*DFLASH_BOUNDARIES, *([longest] if longest > DFLASH_BOUNDARIES[-1] else [])]
 
 
-def _timed_plans(planner: Planner, seed: int, n_epochs: int, times_ms: list[float]) -> Iterator[EpochPlan]:
+def on_threads(figures: Callable[[_T], _R], of: Iterable[_T], n_threads: int = N_THREADS) -> tuple[_R, ...]:
+    """Returns `figures` of each item, in order, `n_threads` at a time. At Ctrl-C it waits for none of them."""
+    threads = ThreadPoolExecutor(n_threads)
+    try:
+        return tuple(threads.map(figures, of))
+    finally:
+        threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _timed_plans(
+    planner: Planner, seed: int, n_epochs: int, times_ms: list[float], is_over: threading.Event
+) -> Iterator[EpochPlan]:
     for epoch in range(n_epochs):
+        if is_over.is_set():  # the caller has left at Ctrl-C, and nobody wants the rest
+            return
         start = time.perf_counter()
         plan = planner.plan(seed, epoch)
         times_ms.append((time.perf_counter() - start) * 1e3)

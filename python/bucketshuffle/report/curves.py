@@ -11,6 +11,7 @@ import numpy.typing as npt
 from bucketshuffle.lengths import as_lengths
 from bucketshuffle.metrics import window_distances
 from bucketshuffle.plan import EpochPlan, Planner
+from bucketshuffle.report.compare import on_threads
 
 _MAX_POINTS = 256
 _N_BINS = 48
@@ -46,22 +47,27 @@ class Curves:
             TypeError, ValueError: as `pack_epoch`.
         """
         lengths = as_lengths(lengths)
-        edges: npt.NDArray[np.int64] | None = None
-        padding, order, mix = {}, {}, {}
-        n_samples: npt.NDArray[np.int64] = np.empty(0, np.int64)
-        for name, options in strategies.items():
-            plan = Planner(lengths, **options).plan(seed)
+
+        def curves(name: str) -> tuple[Any, ...]:
+            plan = Planner(lengths, **strategies[name]).plan(seed)
             planned = lengths[plan.indices]
-            if edges is None:
-                edges = _edges(planned)
+            edges = _edges(planned)
             in_bin = np.searchsorted(edges, planned) - 1
-            n_samples = np.bincount(in_bin, minlength=len(edges) - 1)
-            padding[name] = _padding(plan, planned, in_bin, len(edges) - 1)
-            order[name] = tuple(plan.padded_lengths[: max(_MAX_POINTS, 2 * window)][:1024].tolist())
-            if name not in ("sorted", "six buckets"):  # it takes long
-                mix[name] = _means(window_distances(plan, lengths, window))
-        bins = () if edges is None else tuple(edges.tolist())
-        return cls(bins, tuple(n_samples.tolist()), padding, order, mix)
+            padding = _padding(plan, planned, in_bin, len(edges) - 1)
+            order = tuple(plan.padded_lengths[: max(_MAX_POINTS, 2 * window)][:1024].tolist())
+            # That of sorted batches and six buckets takes long and is in the table.
+            mix = None if name in ("sorted", "six buckets") else _means(window_distances(plan, lengths, window))
+            return edges, np.bincount(in_bin, minlength=len(edges) - 1), padding, order, mix
+
+        found = dict(zip(strategies, on_threads(curves, strategies), strict=True))
+        edges, n_samples, *_ = found[next(iter(found))]  # all strategies plan the same samples
+        return cls(
+            edges=tuple(edges.tolist()),
+            n_samples=tuple(n_samples.tolist()),
+            padding={name: padding for name, (_, _, padding, _, _) in found.items()},
+            order={name: order for name, (*_, order, _) in found.items()},
+            mix={name: mix for name, (*_, mix) in found.items() if mix is not None},
+        )
 
 
 def _edges(lengths: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int64]:

@@ -112,13 +112,14 @@ def _repetition(axes: Axes, report: Report) -> None:
     axes.plot(repeated, over, color=COLOURS["bucketshuffle"], linewidth=1.2, marker=".", label="repeat_weight")
     least = report.strategies[0].metrics.padding_ratio
     for row in report.strategies:
-        place = (row.metrics.pairs_repeated or 0.0, row.metrics.padding_ratio / least - 1)
+        # Where an epoch has few batches, those of others may pad less than sorted ones.
+        place = (row.metrics.pairs_repeated or 0.0, max(row.metrics.padding_ratio / least - 1, 0.0))
         axes.plot(*place, color=COLOURS[row.name], linewidth=0, marker="D", label=row.name, clip_on=False)
     # The least figure of a real plan; 0 is drawn at the edge.
     axes.set_xscale("symlog", linthresh=1e-3)
     axes.set_yscale("symlog", linthresh=1e-3)
     axes.set_xlim(0, 1.2)
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, max(1.5 * max(*over, *(row.metrics.padding_ratio / least - 1 for row in report.strategies)), 0.1))
     axes.set_xlabel("pairs repeated")
     axes.set_ylabel("padding over sorted")
     for axis in (axes.xaxis, axes.yaxis):
@@ -151,7 +152,7 @@ def _line(name: str) -> dict[str, Any]:
 
 def _short(number: float) -> str:
     """131072: 131k."""
-    for factor, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+    for factor, letter in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= factor:
             return f"{number / factor:.3g}{letter}"
     return f"{number:g}"

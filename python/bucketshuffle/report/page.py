@@ -74,10 +74,10 @@ def _tables(report: Report) -> str:
 def _table(table: Table) -> str:
     head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in table.head)
     rows = "\n".join(
-        f"<tr{' class=own' if table.is_own(cells) else ''}>"
+        f"<tr{' class=own' if i == table.own else ''}>"
         + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
         + "</tr>"
-        for cells in table.rows
+        for i, cells in enumerate(table.rows)
     )
     legend = "".join(f"<dt>{html.escape(name)}</dt><dd>{html.escape(words)}</dd>\n" for name, words in table.legend)
     return (

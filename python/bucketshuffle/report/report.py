@@ -12,7 +12,7 @@ from bucketshuffle.lengths import as_lengths
 from bucketshuffle.metrics import heaviest_over_mean
 from bucketshuffle.plan import EpochPlan, Planner
 from bucketshuffle.report import advice
-from bucketshuffle.report.compare import Row, compare, notes, six_edges, strategies
+from bucketshuffle.report.compare import N_THREADS, Row, compare, notes, six_edges, strategies
 from bucketshuffle.report.curves import Curves
 from bucketshuffle.report.distribution import Distribution
 from bucketshuffle.report.sweeps import (
@@ -117,14 +117,14 @@ class Report:
             raise ValueError("lengths has 0 samples, fewer than the 1 that a report needs; pass one length per sample")
         options = {"overlong": "drop", "empty": "drop", **options}
         found = Distribution.of(lengths)
-        rows = compare(lengths, seed=seed, n_epochs=n_epochs, window=window, world_size=world_size, **options)
+        shape: dict[str, Any] = {"seed": seed, "n_epochs": n_epochs, "window": window, "world_size": world_size}
+        rows = compare(lengths, **shape, n_threads=N_THREADS, **options)
         speeds = predicted_speeds(rows, measured)
         planners = strategies(lengths, window=window, **options)
         own = Planner(lengths, **planners[rows[-1].name])
         plan = own.plan(seed)
         words = list(advice.of_lengths(lengths, found, own.options["token_budget"], plan))
-        given: dict[str, Any] = {"name": name, "options": own.options, "seed": seed, "n_epochs": n_epochs}
-        given |= {"window": window, "world_size": world_size, "measured": measured}
+        given = {**shape, "name": name, "options": own.options, "measured": measured}
         given |= {"distribution": found, "n_dropped": len(plan.dropped)}
         if not len(plan):
             given |= {"strategies": (), "speeds": (), "heaviest": None, "budgets": (), "repeat_weights": ()}
@@ -134,7 +134,7 @@ class Report:
             if isinstance(options.get("boundaries"), (list, tuple, np.ndarray)):
                 words += advice.of_edges("boundaries", options["boundaries"], lengths)
         words += notes(lengths, seed=seed, window=window, **options)
-        words += advice.of_plan(rows[-1].metrics, rows[0].metrics, rows[1].metrics, plan, window)
+        words += advice.of_plan(rows[-1].metrics, rows[0].metrics, rows[1].metrics, plan, window, own.options)
         return cls(
             **given,
             strategies=tuple(rows),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,11 +12,12 @@ import numpy as np
 from bucketshuffle.lengths import as_lengths
 from bucketshuffle.metrics import pairs_repeated, window_mix
 from bucketshuffle.plan import Planner
+from bucketshuffle.report.compare import on_threads
 from bucketshuffle.report.tables import Table
 
-REPEAT_WEIGHTS = (0.0, 0.03125, 0.125, 0.25, 0.5, 1.0, 2.0, 8.0)
+REPEAT_WEIGHTS = (0.0, 0.05, 0.2, 0.5, 1.0, 2.0, 8.0)
 """The weights of a sweep: from sorted order to much fresher batches."""
-BUDGET_FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+BUDGET_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 """The budgets of a sweep, as shares of the user's."""
 _MAX_SAMPLES = 200_000  # pairs are counted on so many: 2 % of the figure
 
@@ -67,12 +68,13 @@ def sweep_budgets(
         cost = own.batch_cost(np.ones(1, np.int64), np.atleast_1d(kept.max(initial=0)))
         least = min(int(cost[0]), budget)
         budgets = (int(budget * factor) for factor in BUDGET_FACTORS if least <= budget * factor < 2**63)
-    points = []
-    for value in sorted({budget, *budgets}):
+
+    def point(value: int) -> Point:
         given = {**options, "token_budget": value}
         least = _sorted_tokens(lengths, seed, given)
-        points.append(_point(lengths, value, value == budget, seed, least, {**given, "window": window}, window))
-    return tuple(points)
+        return _point(lengths, value, value == budget, seed, least, {**given, "window": window}, window)
+
+    return on_threads(point, sorted({budget, *budgets}))
 
 
 def sweep_repeat_weights(
@@ -86,8 +88,8 @@ def sweep_repeat_weights(
         weights: values of `repeat_weight`.
         seed: see `pack_epoch`.
         window: batches between two optimizer updates, over all ranks.
-        options: the user's other options of `pack_epoch`; a `padding_target` has no weight, so none is then marked as
-            the user's.
+        options: the user's other options of `pack_epoch`. Where these are not of soft buckets with a weight, no point
+            is marked as the user's.
 
     Raises:
         TypeError, ValueError: as `pack_epoch`.
@@ -95,12 +97,15 @@ def sweep_repeat_weights(
     lengths = as_lengths(lengths)
     own = Planner(lengths, window=window, **options).options
     options = {name: value for name, value in options.items() if name not in ("boundaries", "strategy")}
-    weight = None if options.pop("padding_target", None) is not None else own["repeat_weight"]
+    has_weight = options.pop("padding_target", None) is None and own["strategy"] == "bucketed"
+    weight = own["repeat_weight"] if has_weight and own["boundaries"] == "auto" else None
     least = _sorted_tokens(lengths, seed, options)
-    return tuple(
-        _point(lengths, value, value == weight, seed, least, {**options, "window": window, "repeat_weight": value})
-        for value in sorted({*weights, *([] if weight is None else [weight])})
-    )
+
+    def point(value: float) -> Point:
+        given = {**options, "window": window, "repeat_weight": value}
+        return _point(lengths, value, value == weight, seed, least, given)
+
+    return on_threads(point, sorted({*weights, *([] if weight is None else [weight])}))
 
 
 def _sorted_tokens(lengths: Any, seed: int, options: dict[str, Any]) -> int:
@@ -130,7 +135,7 @@ def _point(
     )
 
 
-def budgets_table(points: Iterable[Point], window: int) -> Table:
+def budgets_table(points: Sequence[Point], window: int) -> Table:
     """Returns a sweep of budgets as a table; a star marks the user's."""
     head = ("token budget", "batches", f"updates of {window}", "padded / real", "over sorted", "pairs repeated", "mix")
     rows = [
@@ -145,10 +150,10 @@ def budgets_table(points: Iterable[Point], window: int) -> Table:
         )
         for point in points
     ]
-    return Table("Other budgets (* yours)", head, tuple(rows))
+    return Table("Other budgets (* yours)", head, tuple(rows), own=_own(points))
 
 
-def repeat_weights_table(points: Iterable[Point]) -> Table:
+def repeat_weights_table(points: Sequence[Point]) -> Table:
     """Returns a sweep of `repeat_weight` as a table; a star marks the user's."""
     head = ("repeat_weight", "padded / real", "over sorted", "pairs repeated")
     rows = [
@@ -160,4 +165,8 @@ def repeat_weights_table(points: Iterable[Point]) -> Table:
         )
         for point in points
     ]
-    return Table("Padding against repetition (* yours)", head, tuple(rows))
+    return Table("Padding against repetition (* yours)", head, tuple(rows), own=_own(points))
+
+
+def _own(points: Sequence[Point]) -> int | None:
+    return next((i for i, point in enumerate(points) if point.is_own), None)

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from bucketshuffle.metrics import predicted_throughput
-from bucketshuffle.report.compare import OWN_ROW, Row
+from bucketshuffle.report.compare import Row
 
 SORTED_SPEED = 1.0
 """The speed of sorted batches where none was measured: the others are then shares of it."""
@@ -22,11 +22,8 @@ class Table:
     """The first cell of a row names it; the others are figures."""
     legend: tuple[tuple[str, str], ...] = ()
     """What a column means, by its head."""
-
-    @staticmethod
-    def is_own(cells: tuple[str, ...]) -> bool:
-        """Whether a row is that of the user's plan."""
-        return cells[0].endswith(" *") or cells[0] in ("bucketshuffle", OWN_ROW)
+    own: int | None = None
+    """The row of the user's plan."""
 
     def to_markdown(self) -> str:
         """Returns the cells as a Markdown table, which also reads well as plain text."""
@@ -71,7 +68,7 @@ def strategies_table(
             f"{row.metrics.n_shapes:,.0f}",
             "-" if row.metrics.mix is None else f"{row.metrics.mix:.4f}",
             "-" if row.metrics.pairs_repeated is None else f"{row.metrics.pairs_repeated:.2%}",
-            f"{row.metrics.neighbour_correlation:+.3f}",
+            f"{round(row.metrics.neighbour_correlation, 3) + 0.0:+.3f}",
             str(row.metrics.longest_run or "-"),
             f"{row.metrics.slowest_over_mean:.3f}",
             f"{speed:.2f}" if measured is None else f"{speed:,.1f}",
@@ -95,7 +92,7 @@ def strategies_table(
         for cells, row in zip(body, rows, strict=True):
             cells += [f"{row.construct_ms:.1f}", f"{row.plan_ms:.1f}"]
         legend.append(("build, plan", "Planner(lengths) once; Planner.plan(seed, epoch), median"))
-    return Table("Strategies", tuple(head), tuple(map(tuple, body)), tuple(legend))
+    return Table("Strategies", tuple(head), tuple(map(tuple, body)), tuple(legend), own=len(body) - 1)
 
 
 def predicted_speeds(rows: Sequence[Row], measured: tuple[str, float] | None = None) -> list[float]:

@@ -40,11 +40,28 @@ def _print_table(console, table: Table) -> None:  # type: ignore[no-untyped-def]
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    shown = RichTable(title=table.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    for i, name in enumerate(table.head):
-        shown.add_column(name, justify="left" if i == 0 else "right", overflow="fold")
-    for cells in table.rows:
-        shown.add_row(*map(Text, cells), style="bold green" if table.is_own(cells) else None)
-    console.print(shown)
+    console.print(Text(table.title, "bold"))
+    for columns in _parts(table, console.width):
+        shown = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        for i in columns:
+            shown.add_column(table.head[i], justify="right" if i else "left", no_wrap=i == 0)
+        for i, cells in enumerate(table.rows):
+            shown.add_row(*(Text(cells[c]) for c in columns), style="bold green" if i == table.own else None)
+        console.print(shown)
     for name, meaning in table.legend:
         console.print(Text.assemble((f"{name}  ", "cyan"), (meaning, "dim")))
+
+
+def _parts(table: Table, width: int) -> list[list[int]]:
+    """The columns of each part of a table that is too wide to be shown as one; all parts begin with the first."""
+    # A head wraps between words, a cell does not.
+    needed = [
+        2 + max(map(len, [*head.split(), *cells]), default=0)
+        for head, cells in zip(table.head, zip(*table.rows, strict=True), strict=True)
+    ]
+    parts = [[0]]
+    for column in range(1, len(needed)):
+        if sum(needed[i] for i in parts[-1]) + needed[column] > width - 2 and len(parts[-1]) > 1:
+            parts.append([0])
+        parts[-1].append(column)
+    return parts

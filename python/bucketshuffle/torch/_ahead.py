@@ -8,7 +8,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,6 +18,7 @@ from bucketshuffle.batches import Batches
 from bucketshuffle.position import Position
 from bucketshuffle.shapes import as_plain
 from bucketshuffle.torch._placement import Fields, Sent
+from bucketshuffle.torch._threads import DroppedError, Made, Threads
 
 if TYPE_CHECKING:
     from bucketshuffle.torch._pass import Pass
@@ -178,7 +178,7 @@ class Ahead:
         n_threads: int,
         n_ahead: int,
         max_bytes: int | None,
-        plans: dict[Position, Future[Batches]],
+        plans: dict[Position, Made[Batches]],
         counts: Counts,
     ) -> None:
         self._sampler, self._make, self._until = sampler, make, until
@@ -187,8 +187,8 @@ class Ahead:
         self._lock = threading.Lock()
         self._process = os.getpid()
         # One more, so that batches are made while the next epoch is planned.
-        self._threads = ThreadPoolExecutor(n_threads + 1, thread_name_prefix="bucketshuffle-feed")
-        self._queue: deque[tuple[Job, Future[Sent]]] = deque()
+        self._threads = Threads(n_threads + 1, "bucketshuffle-feed")
+        self._queue: deque[tuple[Job, Made[Sent]]] = deque()
         self._plans_next = until is None
         self._has_begun = False
         self._remaining: Remaining | None = None
@@ -248,13 +248,14 @@ class Ahead:
             return  # A fork has no threads to end, and their locks may be held.
         self._is_closed = True
         for _, made in list(self._queue):
-            made.cancel()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+            made.drop()
+        self._threads.close()
         self._counts.end()
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_finalizing():  # The interpreter has ended the threads then.
-            self.close()
+            with suppress(AttributeError):  # An interrupt came inside __init__.
+                self.close()
 
     def n_made(self) -> int:
         """Returns the batches that are ready and not taken."""
@@ -304,9 +305,7 @@ class Ahead:
             stalled = not made.done()
             try:
                 sent = made.result()
-            except CancelledError:
-                if not made.cancelled():
-                    raise
+            except DroppedError:
                 break  # Another thread has closed the feed.
             self._queue.popleft()
             self._taken = job.start
@@ -326,7 +325,7 @@ class Ahead:
         if self._taken is None or actual in (expected, self._sampler.schedule.start_of(self._taken.epoch)):
             return False
         while self._queue:
-            self._queue.pop()[1].cancel()
+            self._queue.pop()[1].drop()
         self._taken = actual
         self._go_to(actual)
         return True
@@ -361,7 +360,7 @@ class Ahead:
         if start is None:
             return False
         plan = self._plan_of(start)
-        if not may_wait and not (plan.done() and plan.exception() is None):  # An error waits for its turn.
+        if not may_wait and (plan.failed() or not plan.done()):  # An error waits for its turn.
             return False
         self._remaining = Remaining(self._sampler, start, plan.result())
         following = self._sampler.schedule.after(start.epoch, start)
@@ -371,11 +370,11 @@ class Ahead:
             self._plan_of(following)
         return True
 
-    def _plan_of(self, start: Position) -> Future[Batches]:
+    def _plan_of(self, start: Position) -> Made[Batches]:
         """The plan of one epoch, in the making or made; it takes the place of any other."""
         whole = start._replace(n_done=0)
         plan = self._plans.get(whole)
-        if plan is None or plan.cancelled():
+        if plan is None or plan.is_dropped:
             self._plans.clear()
             plan = self._threads.submit(self._sampler.schedule.batches, whole.epoch, whole.arrangement)
             self._plans[whole] = plan

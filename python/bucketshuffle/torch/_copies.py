@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 from bucketshuffle.torch._ahead import Ahead, BatchInfo, Job
 from bucketshuffle.torch._placement import Fields, Sent
@@ -21,7 +22,9 @@ class Copies:
 
     def __init__(self, ahead: Ahead, n: int, n_ahead: int) -> None:
         self._ahead, self._n_ahead = ahead, n_ahead
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # The garbage collector may let a consumer leave while its thread holds it.
+        self._wake = [threading.Lock() for _ in range(n)]
+        """Of each consumer, for `_wait`; see `_threads` on why this is no `threading.Condition`."""
         self._held: deque[tuple[Job, Sent]] = deque()
         self._n_taken = [0] * n
         """Batches that each consumer has."""
@@ -39,9 +42,11 @@ class Copies:
             RuntimeError: another consumer has stopped without leaving, or has met an error.
             Exception: what making the batch raised.
         """
-        with self._changed:
-            self._thread[consumer] = threading.current_thread()
-            while self._present[consumer]:
+        while True:
+            with self._lock:
+                self._thread[consumer] = threading.current_thread()
+                if not self._present[consumer]:
+                    raise StopIteration
                 i = self._n_taken[consumer] - self._n_delivered
                 if i < len(self._held):
                     job, sent = self._held[i]
@@ -51,19 +56,20 @@ class Copies:
                     return fields, job.info
                 if self._is_exhausted:
                     self._leave(consumer)
-                elif len(self._held) < self._n_ahead:
+                    continue
+                if len(self._held) < self._n_ahead:
                     taken = self._ahead.take_early()
                     self._is_exhausted = taken is None
                     if taken is not None:
                         self._held.append(taken)
-                else:
-                    self._check_slowest(consumer)
-                    self._changed.wait(_LOOK_EVERY_S)
-            raise StopIteration
+                    continue
+                self._check_slowest(consumer)
+                self._wake[consumer].acquire(blocking=False)
+            self._wake[consumer].acquire(timeout=_LOOK_EVERY_S)
 
     def leave(self, consumer: int) -> None:
         """Says that a consumer takes no more batches, so that none is kept for it."""
-        with self._changed:
+        with self._lock:
             self._leave(consumer)
 
     def _leave(self, consumer: int) -> None:
@@ -80,7 +86,9 @@ class Copies:
         while self._n_delivered < n_of_all:
             self._ahead.deliver(self._held.popleft()[0])
             self._n_delivered += 1
-        self._changed.notify_all()
+        for lock in self._wake:
+            with suppress(RuntimeError):  # Nobody waits for it.
+                lock.release()
 
     def _check_slowest(self, consumer: int) -> None:
         """Raises if the batch that is waited for will never be taken."""

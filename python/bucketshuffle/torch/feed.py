@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, SupportsIndex
 
@@ -19,6 +20,7 @@ from bucketshuffle.torch._ahead import Ahead, BatchInfo, Counts, Job
 from bucketshuffle.torch._check_padding import check_padding
 from bucketshuffle.torch._copies import Copies
 from bucketshuffle.torch._placement import Fields, Placement, Sent, pinned
+from bucketshuffle.torch._threads import Made
 from bucketshuffle.torch.collate import PadCollator
 from bucketshuffle.torch.dataset import PreloadedDataset
 from bucketshuffle.torch.sampler import BucketBatchSampler
@@ -104,7 +106,8 @@ class FeedIterator(Iterator[FeedBatch]):
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_finalizing():
-            self.close()
+            with suppress(AttributeError):  # An interrupt came inside __init__.
+                self.close()
 
 
 class Feed:
@@ -178,7 +181,8 @@ class Feed:
         self.n_ahead = integer("n_ahead", n_ahead, 1)
         self.max_bytes = None if max_bytes is None else integer("max_bytes", max_bytes, 1)
         check_padding(self, sampler, 0)
-        self._plans: dict[Position, Future[Batches]] = {}
+        self._plans: dict[Position, Made[Batches]] = {}
+        self._process = os.getpid()
         self._counts = Counts()
         self._latest: weakref.ref[Ahead] | None = None
 
@@ -224,6 +228,8 @@ class Feed:
     def _consumers(
         self, n: int, until: int | None, *, copies: bool, devices: Sequence[_Device] | None
     ) -> list[FeedIterator]:
+        if self._process != os.getpid():  # A plan that was under way at a fork stays so for ever.
+            self._plans, self._process = {}, os.getpid()
         common = Placement(None if devices else self.device)
         receive: list[Callable[[Sent], Fields]] = [common.receive] * n
         if devices:
