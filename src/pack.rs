@@ -3,6 +3,7 @@ use std::ops::Range;
 
 use crate::cost::CostModel;
 use crate::error::Result;
+use crate::fields::{Fields, MAX_FIELDS};
 use crate::memory;
 use crate::rng::{self, Stage, Streams};
 use crate::threads::{BETWEEN_CHECKS, Check};
@@ -13,8 +14,10 @@ pub(crate) struct Batch {
     /// Position of its first record.
     pub start: usize,
     pub n_samples: usize,
-    /// Longest sample, tokens.
+    /// Longest sample, tokens. Several fields: the combined length of the longest of each.
     pub longest: u64,
+    /// Longest sample, tokens. Several fields: the largest combined length of a sample.
+    pub largest: u64,
     /// The bucket; -1 for an over-long sample that is kept.
     pub bucket: i32,
 }
@@ -80,11 +83,61 @@ pub(crate) fn pack<R: Copy + Ord>(
             end += 1;
         }
         let n_samples = end - start;
-        let batch = Batch { start: start_of_bucket + start, n_samples, longest: length(longest), bucket };
+        let longest = length(longest);
+        let batch = Batch { start: start_of_bucket + start, n_samples, longest, largest: longest, bucket };
         memory::push(&mut packed.batches, batch)?;
         start = end;
     }
     packed.closed.by_bucket_end += 1;
+    Ok(packed)
+}
+
+/// Packs samples with several fields, as `pack` does those with one. A larger one never has a lower combined length.
+pub(crate) fn pack_fields<R: Copy + Ord>(
+    samples: &[R],
+    fields: &Fields,
+    row: impl Fn(R) -> usize,
+    (bucket, start_of_bucket): (i32, usize),
+    model: &CostModel,
+    check: Check<'_>,
+) -> Result<Packed> {
+    let mut packed = Packed::default();
+    let mut start = 0;
+    while start < samples.len() {
+        if packed.batches.len() % BETWEEN_CHECKS == 0 {
+            check()?;
+        }
+        let (mut end, mut largest) = (start, samples[start]);
+        let (mut longest, mut together, mut cap) = ([0; MAX_FIELDS], 0, usize::MAX);
+        while let Some(&next) = samples.get(end) {
+            let lengths = fields.row(row(next));
+            let (mut longest_with_next, mut together_with_next, mut cap_with_next) = (longest, together, cap);
+            if end == start || lengths.iter().zip(&longest).any(|(length, longest)| length > longest) {
+                longest_with_next
+                    .iter_mut()
+                    .zip(lengths)
+                    .for_each(|(longest, &length)| *longest = length.max(*longest));
+                together_with_next = fields.combined(&longest_with_next);
+                cap_with_next = model.cap(together_with_next);
+            }
+            if end - start + 1 > cap_with_next {
+                if (end - start) as u64 + 1 > model.budget_cap(together_with_next) {
+                    packed.closed.by_budget += 1;
+                } else {
+                    packed.closed.by_max_batch_size += 1;
+                }
+                break;
+            }
+            (longest, together, cap) = (longest_with_next, together_with_next, cap_with_next);
+            largest = largest.max(next);
+            end += 1;
+        }
+        let (n_samples, largest) = (end - start, fields.combined(fields.row(row(largest))));
+        let batch = Batch { start: start_of_bucket + start, n_samples, longest: together, largest, bucket };
+        memory::push(&mut packed.batches, batch)?;
+        start = end;
+    }
+    packed.closed.by_bucket_end += u64::from(!samples.is_empty());
     Ok(packed)
 }
 
@@ -116,20 +169,21 @@ impl Packed {
 
 /// The kept over-long samples, each in a batch of its own.
 pub(crate) fn alone(lengths: impl Iterator<Item = u64>, start: usize) -> Result<Packed> {
-    let batch = |(start, longest)| Batch { start, n_samples: 1, longest, bucket: -1 };
+    let batch = |(start, longest)| Batch { start, n_samples: 1, longest, largest: longest, bucket: -1 };
     let batches = memory::collect((start..).zip(lengths).map(batch))?;
     let by_budget = batches.len() as u64;
     Ok(Packed { batches, closed: Closed { by_budget, ..Closed::default() }, n_splits: 0 })
 }
 
 /// Splits batches until there are `n_batches`: in every round a random choice of those with two samples or more, each
-/// into halves, so that no length is favoured. Ends early where every batch is down to one sample. `longest` tells the
-/// longest of the samples at some positions, which are all of one bucket. Returns how many batches it has added.
+/// into halves, so that no length is favoured. Ends early where every batch is down to one sample. `longest` tells
+/// `Batch::longest` and `Batch::largest` of the samples at some positions, which are all of one bucket. Returns how many
+/// batches it has added.
 pub(crate) fn split(
     batches: &mut Vec<Batch>,
     n_batches: usize,
     streams: Streams,
-    longest: impl Fn(Range<usize>, i32) -> u64,
+    longest: impl Fn(Range<usize>, i32) -> (u64, u64),
     check: Check<'_>,
 ) -> Result<u64> {
     let n_packed = batches.len();
@@ -143,11 +197,9 @@ pub(crate) fn split(
         chosen.truncate(missing);
         chosen.sort_unstable();
         let mut chosen = chosen.into_iter().peekable();
-        let part = |start: usize, n_samples: usize, bucket: i32| Batch {
-            start,
-            n_samples,
-            longest: longest(start..start + n_samples, bucket),
-            bucket,
+        let part = |start: usize, n_samples: usize, bucket: i32| {
+            let (longest, largest) = longest(start..start + n_samples, bucket);
+            Batch { start, n_samples, longest, largest, bucket }
         };
         let mut parts = memory::with_capacity(batches.len() + chosen.len())?;
         for (i, &batch) in batches.iter().enumerate() {
@@ -184,7 +236,7 @@ mod tests {
                 if let Some(batch) = expected.last_mut() {
                     let longest = batch.longest.max(length);
                     if batch.n_samples < model.cap(longest) {
-                        *batch = Batch { n_samples: batch.n_samples + 1, longest, ..*batch };
+                        *batch = Batch { n_samples: batch.n_samples + 1, longest, largest: longest, ..*batch };
                         continue;
                     }
                     if (batch.n_samples as u64) < token_budget / longest {
@@ -193,7 +245,8 @@ mod tests {
                         closed.by_budget += 1;
                     }
                 }
-                expected.push(Batch { start: start + i, n_samples: 1, longest: length, bucket: 7 });
+                let (longest, largest) = (length, length);
+                expected.push(Batch { start: start + i, n_samples: 1, longest, largest, bucket: 7 });
             }
             closed.by_bucket_end += u64::from(!lengths.is_empty());
             let packed = pack(&lengths, |length| length, (7, start, 40), &model, &|| Ok(())).unwrap();

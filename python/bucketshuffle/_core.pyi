@@ -17,6 +17,7 @@ DFLASH_BOUNDARIES: list[int]
 def pack_epoch(
     lengths: npt.NDArray[np.integer[Any]],
     admitted: npt.NDArray[np.bool_] | None,
+    names: Sequence[str] | None,
     seed: int,
     epoch: int,
     **options: Unpack[PlanOptions],
@@ -31,6 +32,7 @@ class Planner:
         cls,
         lengths: npt.NDArray[np.integer[Any]],
         admitted: npt.NDArray[np.bool_] | None,
+        names: Sequence[str] | None,
         **options: Unpack[PlanOptions],
     ) -> Planner: ...
     def plan(self, seed: int, epoch: int) -> dict[str, Any]: ...
@@ -41,7 +43,9 @@ class Planner:
     @property
     def options(self) -> dict[str, Any]: ...
     @property
-    def padded_lengths(self) -> npt.NDArray[np.int64]: ...
+    def padded_lengths(self) -> list[npt.NDArray[np.int64]]: ...
+    @property
+    def multiples(self) -> list[int]: ...
     @property
     def boundaries(self) -> npt.NDArray[np.int64]: ...
     @property

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from bucketshuffle.batches import Batches
 from bucketshuffle.position import Position
+from bucketshuffle.shapes import as_plain
 from bucketshuffle.torch._placement import Fields, Sent
 
 if TYPE_CHECKING:
@@ -33,8 +34,8 @@ class BatchInfo(NamedTuple):
     """Steps of the whole epoch before it, on these ranks."""
     n_samples: int
     """Samples of the batch."""
-    padded_length: int
-    """Tokens of a row."""
+    padded_length: int | tuple[int, ...]
+    """Tokens of a row; with several fields, of each."""
     bucket: int
     """The bucket; -1: an over-long sample, kept by itself."""
     real_tokens: int
@@ -63,7 +64,7 @@ class Job(NamedTuple):
 
     @property
     def padded_tokens(self) -> int:
-        return self.info.n_samples * self.info.padded_length
+        return self.info.n_samples * int(np.sum(self.info.padded_length))
 
 
 class Counts:
@@ -91,7 +92,7 @@ class Counts:
         """Counts a batch that was delivered."""
         self.n_batches += 1
         self.real_tokens += info.real_tokens
-        self.padded_tokens += info.n_samples * info.padded_length
+        self.padded_tokens += info.n_samples * int(np.sum(info.padded_length))
 
     def end(self) -> None:
         """Stops the clock: the loop has ended."""
@@ -131,7 +132,7 @@ class Remaining:
             position,
             position.n_done // self._world_size,
             int(steps.n_samples[i, rank]),
-            int(steps.padded_lengths[i, rank]),
+            as_plain(steps.padded_lengths[i, rank]),
             int(steps.buckets[i, rank]),
             int(steps.real_tokens[i, rank]),
             int(self._step_tokens[i]),
