@@ -233,9 +233,9 @@ class Several:
         self.bands = None
         least, n_batches = total()
         best = None
-        for field in range(1, len(self.costs)):
+        for f in range(1, len(self.costs)):
             for width in (2, 4, 8, 16, 32, 64, 128, 256):
-                self.bands = field, width
+                self.bands = f, width
                 if width <= n_batches // max(len(parts), 1) // 2 and (cost_in_bands := total()[0]) < least:
                     best, least = self.bands, cost_in_bands
         self.bands = best
@@ -499,9 +499,7 @@ def pack(
         n, longest_with_i = len(samples) + 1, max(longest, lengths[i])
         if samples and n > cost.cap(longest_with_i):
             over_budget = n * cost.sample(longest_with_i) > cost.token_budget
-            batches.append(
-                Batch(samples, longest, longest, bucket, "budget" if over_budget else "max_batch_size")
-            )
+            batches.append(Batch(samples, longest, longest, bucket, "budget" if over_budget else "max_batch_size"))
             samples, longest = [], 0
         samples.append(i)
         longest = max(longest, lengths[i])
@@ -517,7 +515,9 @@ def pack_several(order: list[int], bucket: int, cost: Cost, several: Several) ->
         together = several.together(several.longest([*samples, i]))
         if samples and len(samples) + 1 > cost.cap(together):
             over_budget = (len(samples) + 1) * cost.sample(together) > cost.token_budget
-            batches.append(replace(measured(samples, [], bucket, several), closed_by="budget" if over_budget else "max_batch_size"))
+            batches.append(
+                replace(measured(samples, [], bucket, several), closed_by="budget" if over_budget else "max_batch_size")
+            )
             samples = []
         samples.append(i)
     if samples:
@@ -542,8 +542,8 @@ def split(
                 out.append(batch)
                 continue
             head = len(batch.samples) - len(batch.samples) // 2
-            for half in (batch.samples[:head], batch.samples[head:]):
-                out.append(measured(half, lengths, batch.bucket, several))
+            halves = (batch.samples[:head], batch.samples[head:])
+            out += [measured(half, lengths, batch.bucket, several) for half in halves]
         batches = out
         r += 1
     return batches
