@@ -311,7 +311,7 @@ class PreloadedDataset(Dataset[dict[str, Any]]):
             samples = checked_samples(samples)
         batch = held.padder.pad(held.requests, samples, out=out)
         if held.scalars:
-            indices = torch.as_tensor(samples)
+            indices = torch.from_numpy(np.array(samples, np.int64))  # a copy: those of a plan are read-only
             batch |= {name: scalar[indices] for name, scalar in held.scalars.items()}
         return batch
 
