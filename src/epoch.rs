@@ -4,11 +4,10 @@ use std::ops::Range;
 use crate::bucket::Buckets;
 use crate::by_length::{ByLength, Position};
 use crate::error::Result;
-use crate::fields::Longest;
 use crate::memory;
 use crate::options::Options;
 use crate::order::order;
-use crate::pack::{Batch, Packed, alone, longest, pack, pack_fields, split};
+use crate::pack::{Batch, Packed, alone, alone_of_fields, longest, pack, pack_fields, split};
 use crate::plan::{EpochPlan, Totals};
 use crate::planner::{NEVER, Planner, Samples, with_samples};
 use crate::record::{Record, Records, with_records};
@@ -55,9 +54,9 @@ impl Planner {
                 self.draw(streams, check, |streams| self.pack_sorted(samples, streams, check))?;
             let longest_of = |range: Range<usize>, _| self.longest_of(&positions[range], Position::get, |position| samples.length(position));
             self.even_out(&mut packed, streams, longest_of, check)?;
-            let fields = self.longest_of_fields(&packed.batches, &positions, Position::get, check)?;
+            self.measure_fields(&mut packed, &positions, Position::get, check)?;
             samples.to_indices(&mut positions, check)?;
-            self.write(&positions, Position::get, packed, &fields, indices, streams, check)
+            self.write(&positions, Position::get, packed, indices, streams, check)
         })
     }
 
@@ -128,23 +127,24 @@ impl Planner {
         (longest.unwrap_or(largest), largest)
     }
 
-    /// `[n_batches]`: the longest of each field; empty where there is one.
-    fn longest_of_fields<R: Copy>(
+    /// Finds the longest of each field anew where batches were split.
+    fn measure_fields<R: Copy>(
         &self,
-        batches: &[Batch],
+        packed: &mut Packed,
         samples: &[R],
         row: impl Fn(R) -> usize,
         check: Check<'_>,
-    ) -> Result<Vec<Longest>> {
-        let Some(fields) = &self.fields else { return Ok(Vec::new()) };
-        let mut of_batches = memory::with_capacity(batches.len())?;
-        for (b, &Batch { start, n_samples, .. }) in batches.iter().enumerate() {
+    ) -> Result<()> {
+        let Some(fields) = self.fields.as_ref().filter(|_| packed.n_splits > 0) else { return Ok(()) };
+        let mut longest = memory::with_capacity(packed.batches.len())?;
+        for (b, &Batch { start, n_samples, .. }) in packed.batches.iter().enumerate() {
             if b % BETWEEN_CHECKS == 0 {
                 check()?;
             }
-            of_batches.push(fields.longest(samples[start..start + n_samples].iter().map(|&sample| row(sample))));
+            longest.push(fields.longest(samples[start..start + n_samples].iter().map(|&sample| row(sample))));
         }
-        Ok(of_batches)
+        packed.longest_of_fields = longest;
+        Ok(())
     }
 
     /// Shuffles the samples in order of length and packs them.
@@ -202,11 +202,12 @@ impl Planner {
             packed.append(of_bucket)?;
         }
         let codec = buckets.codec(-1);
-        let length = |&record: &R| match &self.fields {
-            None => codec.length(record),
-            Some(fields) => fields.combined(fields.row(record.index(buckets.index_bits))),
-        };
-        packed.append(alone(kept.iter().map(length), end_of_buckets)?)?;
+        packed.append(match &self.fields {
+            None => alone(kept.iter().map(|&record| codec.length(record)), end_of_buckets)?,
+            Some(fields) => {
+                alone_of_fields(fields, kept.iter().map(|record| record.index(buckets.index_bits)), end_of_buckets)?
+            }
+        })?;
         Ok(packed)
     }
 
@@ -224,8 +225,8 @@ impl Planner {
             self.longest_of(&records[range], row, |record| buckets.codec(bucket).length(record))
         };
         self.even_out(&mut packed, streams, longest_of, check)?;
-        let fields = self.longest_of_fields(&packed.batches, records, row, check)?;
-        self.write(records, row, packed, &fields, indices, streams, check)
+        self.measure_fields(&mut packed, records, row, check)?;
+        self.write(records, row, packed, indices, streams, check)
     }
 
     /// Splits batches up to the constant count.
@@ -242,14 +243,12 @@ impl Planner {
         Ok(())
     }
 
-    /// Orders the batches and writes them down. `longest_of_fields`: `[n_batches]`; empty: one field.
-    #[allow(clippy::too_many_arguments, reason = "what the stages before have made, one each")]
+    /// Orders the batches and writes them down.
     fn write<R: Copy>(
         &self,
         samples: &[R],
         index: impl Fn(R) -> usize,
-        Packed { batches, closed, n_splits }: Packed,
-        longest_of_fields: &[Longest],
+        Packed { batches, closed, n_splits, longest_of_fields }: Packed,
         indices: &mut [i64],
         streams: Streams,
         check: Check<'_>,

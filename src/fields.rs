@@ -113,7 +113,9 @@ pub(crate) struct Fields {
     combine: Combine,
     /// `[n_fields][longest + 1]`: what each length costs, where the longest is in the table.
     tables: Vec<Vec<u64>>,
-    /// `[n_rows, n_fields]`, tokens. A row is a sample; after `reordered`, a position.
+    /// Lengths of a row with the zeros after them: 2, 4 or 8, so that loops over a row are unrolled.
+    pub stride: usize,
+    /// `[n_rows, stride]`, tokens. A row is a sample; after `reorder`, a position.
     lengths: Vec<u32>,
     /// How the samples of neighbouring combined lengths are ordered; `None`: by chance.
     pub bands: Option<Bands>,
@@ -138,7 +140,10 @@ impl Fields {
             ..options.cost.clone()
         };
         let models = memory::collect(options.fields.iter().map(|field| (cost_model(field), field.weight)))?;
-        let mut fields = Self { fields: models, combine: options.combine, tables: Vec::new(), lengths, bands: None };
+        let (n_fields, stride) = (models.len(), models.len().next_power_of_two());
+        let lengths = if stride == n_fields { lengths } else { strided(&lengths, n_fields, stride)? };
+        let (combine, tables) = (options.combine, Vec::new());
+        let mut fields = Self { fields: models, combine, tables, stride, lengths, bands: None };
         fields.tabulate()?;
         for (f, field) in options.fields.iter().enumerate() {
             if let Some(padded_lengths @ PaddedLengths::Count(_)) = &field.padded_lengths {
@@ -154,7 +159,7 @@ impl Fields {
     fn tabulate(&mut self) -> Result<()> {
         self.tables.clear();
         for f in 0..self.n_fields() {
-            let longest = self.lengths.chunks_exact(self.n_fields()).fold(0, |longest, row| longest.max(row[f]));
+            let longest = self.lengths.chunks_exact(self.stride).fold(0, |longest, row| longest.max(row[f]));
             let n_lengths = if (longest as usize) < TABLE_SIZE { longest as usize + 1 } else { 0 };
             let table = memory::collect((0..n_lengths).map(|length| self.computed_cost(f, length as u64)))?;
             self.tables.push(table);
@@ -165,7 +170,7 @@ impl Fields {
     /// Ascending distinct lengths of one field, but for 0, with the number of admitted samples that have each and that
     /// the budget holds.
     fn histogram(&self, f: usize, admitted: Option<&[bool]>, model: &CostModel) -> Result<Vec<(u64, u64)>> {
-        let rows = self.lengths.chunks_exact(self.n_fields()).enumerate();
+        let rows = self.lengths.chunks_exact(self.stride).enumerate();
         let counted = rows.filter(|&(i, row)| {
             row[f] > 0 && admitted.is_none_or(|admitted| admitted[i]) && model.cap(self.combined(row).max(1)) > 0
         });
@@ -181,7 +186,12 @@ impl Fields {
     /// `[n_fields]`, the lengths of one sample or position, tokens.
     #[inline]
     pub(crate) fn row(&self, row: usize) -> &[u32] {
-        &self.lengths[row * self.fields.len()..][..self.fields.len()]
+        &self.lengths[row * self.stride..][..self.fields.len()]
+    }
+
+    /// `[n_rows]`, where `S` is the stride.
+    pub(crate) fn rows<const S: usize>(&self) -> &[[u32; S]] {
+        self.lengths.as_chunks().0
     }
 
     /// Tokens of a row of field `f` in a batch whose longest has `length` tokens there.
@@ -194,6 +204,7 @@ impl Fields {
         &self.fields[f].0.padded_lengths
     }
 
+    #[cold]
     fn computed_cost(&self, f: usize, length: u64) -> u64 {
         let (model, weight) = &self.fields[f];
         weight.of(model.sample_cost(length))
@@ -203,13 +214,18 @@ impl Fields {
     /// length.
     #[inline]
     pub(crate) fn combined(&self, longest: &[u32]) -> u64 {
-        let costs = self.tables.iter().zip(longest).enumerate().map(|(f, (table, &length))| {
-            table.get(length as usize).copied().unwrap_or_else(|| self.computed_cost(f, length.into()))
-        });
-        match self.combine {
-            Combine::Sum => costs.fold(0, u64::saturating_add),
-            Combine::Max => costs.fold(0, u64::max),
+        let mut together = 0;
+        for (f, (table, &length)) in self.tables.iter().zip(longest).enumerate() {
+            let cost = match table.get(length as usize) {
+                Some(&cost) => cost,
+                None => self.computed_cost(f, length.into()),
+            };
+            together = match self.combine {
+                Combine::Sum => cost.saturating_add(together),
+                Combine::Max => cost.max(together),
+            };
         }
+        together
     }
 
     /// Tokens of all fields of one row together.
@@ -233,17 +249,17 @@ impl Fields {
         options: &Options,
         check: Check<'_>,
     ) -> Result<Vec<u64>> {
-        let n_samples = self.lengths.len() / self.n_fields();
+        let n_samples = self.lengths.len() / self.stride;
         let last = options.cost.longest_admissible();
         let mut combined = memory::with_capacity(n_samples)?;
-        for rows in self.lengths.chunks(BETWEEN_CHECKS * self.n_fields()) {
+        for rows in self.lengths.chunks(BETWEEN_CHECKS * self.stride) {
             check()?;
-            combined.extend(rows.chunks_exact(self.n_fields()).map(|row| self.combined(row)));
+            combined.extend(rows.chunks_exact(self.stride).map(|row| self.combined(row)));
         }
         let lists = self.fields.iter().map(|(model, _)| model.padded_lengths.last().copied().unwrap_or(MAX_LENGTH));
         let lists: Vec<u64> = memory::collect(lists)?;
         if lists.iter().any(|&list| list < MAX_LENGTH) {
-            for (combined, row) in combined.iter_mut().zip(self.lengths.chunks_exact(self.n_fields())) {
+            for (combined, row) in combined.iter_mut().zip(self.lengths.chunks_exact(self.stride)) {
                 if row.iter().zip(&lists).any(|(&length, &list)| u64::from(length) > list) {
                     *combined = last.saturating_add(1).max(*combined);
                 }
@@ -309,9 +325,9 @@ impl Fields {
 
     /// Puts the samples at `indices` into rows, in that order.
     pub(crate) fn reorder(&mut self, indices: impl ExactSizeIterator<Item = usize>) -> Result<()> {
-        let mut lengths = memory::with_capacity(indices.len() * self.n_fields())?;
+        let mut lengths = memory::with_capacity(indices.len() * self.stride)?;
         for i in indices {
-            lengths.extend_from_slice(self.row(i));
+            lengths.extend_from_slice(&self.lengths[i * self.stride..][..self.stride]);
         }
         self.lengths = lengths;
         Ok(())
@@ -319,10 +335,30 @@ impl Fields {
 
     /// The longest of each field among some rows.
     pub(crate) fn longest(&self, rows: impl Iterator<Item = usize>) -> Longest {
-        let mut longest = [0; MAX_FIELDS];
-        for row in rows {
-            longest.iter_mut().zip(self.row(row)).for_each(|(longest, &length)| *longest = length.max(*longest));
+        match self.stride {
+            2 => self.longest_of::<2>(rows),
+            4 => self.longest_of::<4>(rows),
+            _ => self.longest_of::<MAX_FIELDS>(rows),
         }
-        longest
     }
+
+    fn longest_of<const S: usize>(&self, rows: impl Iterator<Item = usize>) -> Longest {
+        let all = self.rows::<S>();
+        let longest = rows.fold([0; S], |longest, row| std::array::from_fn(|f| longest[f].max(all[row][f])));
+        with_zeros(longest)
+    }
+}
+
+/// The longest of each field of a row of any stride.
+pub(crate) fn with_zeros<const S: usize>(longest: [u32; S]) -> Longest {
+    std::array::from_fn(|f| longest.get(f).copied().unwrap_or(0))
+}
+
+/// Rows of `stride`, zeros after the lengths of the fields.
+fn strided(lengths: &[u32], n_fields: usize, stride: usize) -> Result<Vec<u32>> {
+    let mut rows = memory::filled(0, lengths.len() / n_fields * stride)?;
+    for (row, lengths) in rows.chunks_exact_mut(stride).zip(lengths.chunks_exact(n_fields)) {
+        row[..n_fields].copy_from_slice(lengths);
+    }
+    Ok(rows)
 }

@@ -3,7 +3,7 @@ use std::ops::Range;
 
 use crate::cost::CostModel;
 use crate::error::Result;
-use crate::fields::{Fields, MAX_FIELDS};
+use crate::fields::{Fields, Longest, MAX_FIELDS, with_zeros};
 use crate::memory;
 use crate::rng::{self, Stage, Streams};
 use crate::threads::{BETWEEN_CHECKS, Check};
@@ -97,44 +97,64 @@ pub(crate) fn pack_fields<R: Copy + Ord>(
     samples: &[R],
     fields: &Fields,
     row: impl Fn(R) -> usize,
+    at: (i32, usize),
+    model: &CostModel,
+    check: Check<'_>,
+) -> Result<Packed> {
+    match fields.stride {
+        2 => pack_rows::<R, 2>(samples, fields, row, at, model, check),
+        4 => pack_rows::<R, 4>(samples, fields, row, at, model, check),
+        _ => pack_rows::<R, MAX_FIELDS>(samples, fields, row, at, model, check),
+    }
+}
+
+fn pack_rows<R: Copy + Ord, const S: usize>(
+    samples: &[R],
+    fields: &Fields,
+    row: impl Fn(R) -> usize,
     (bucket, start_of_bucket): (i32, usize),
     model: &CostModel,
     check: Check<'_>,
 ) -> Result<Packed> {
+    let rows = fields.rows::<S>();
+    // What `model.cap` says of combined lengths, which are padded as they are. A division for each longer sample would
+    // take 3 ns a sample.
+    let max_size = model.max_batch_size.unwrap_or(u64::MAX);
+    let fits = |n_samples: usize, together: u64| {
+        let cost = (n_samples as u64).checked_mul(model.per_sample.saturating_add(together));
+        n_samples as u64 <= max_size && cost.is_some_and(|cost| cost <= model.token_budget)
+    };
     let mut packed = Packed::default();
     let mut start = 0;
     while start < samples.len() {
         if packed.batches.len() % BETWEEN_CHECKS == 0 {
             check()?;
         }
-        let (mut end, mut largest) = (start, samples[start]);
-        let (mut longest, mut together, mut cap) = ([0; MAX_FIELDS], 0, usize::MAX);
+        let mut longest = rows[row(samples[start])];
+        let mut together = fields.combined(&longest);
+        let mut end = start + 1;
         while let Some(&next) = samples.get(end) {
-            let lengths = fields.row(row(next));
-            let (mut longest_with_next, mut together_with_next, mut cap_with_next) = (longest, together, cap);
-            if end == start || lengths.iter().zip(&longest).any(|(length, longest)| length > longest) {
-                longest_with_next
-                    .iter_mut()
-                    .zip(lengths)
-                    .for_each(|(longest, &length)| *longest = length.max(*longest));
-                together_with_next = fields.combined(&longest_with_next);
-                cap_with_next = model.cap(together_with_next);
-            }
-            if end - start + 1 > cap_with_next {
-                if (end - start) as u64 + 1 > model.budget_cap(together_with_next) {
+            let row = &rows[row(next)];
+            let longest_with_next: [u32; S] = std::array::from_fn(|f| longest[f].max(row[f]));
+            let grows = longest_with_next != longest;
+            let together_with_next = if grows { fields.combined(&longest_with_next) } else { together };
+            if !fits(end + 1 - start, together_with_next) {
+                if (end + 1 - start) as u64 > model.budget_cap(together_with_next) {
                     packed.closed.by_budget += 1;
                 } else {
                     packed.closed.by_max_batch_size += 1;
                 }
                 break;
             }
-            (longest, together, cap) = (longest_with_next, together_with_next, cap_with_next);
-            largest = largest.max(next);
+            (longest, together) = (longest_with_next, together_with_next);
             end += 1;
         }
-        let (n_samples, largest) = (end - start, fields.combined(fields.row(row(largest))));
-        let batch = Batch { start: start_of_bucket + start, n_samples, longest: together, largest, bucket };
+        let largest = samples[start..end].iter().copied().fold(samples[start], R::max);
+        let largest = fields.combined(&rows[row(largest)]);
+        let batch =
+            Batch { start: start_of_bucket + start, n_samples: end - start, longest: together, largest, bucket };
         memory::push(&mut packed.batches, batch)?;
+        memory::push(&mut packed.longest_of_fields, with_zeros(longest))?;
         start = end;
     }
     packed.closed.by_bucket_end += u64::from(!samples.is_empty());
@@ -155,12 +175,16 @@ pub(crate) struct Packed {
     pub closed: Closed,
     /// Batches added by splitting.
     pub n_splits: u64,
+    /// `[n_batches]` before any was split: the longest of each field; empty where there is one.
+    pub longest_of_fields: Vec<Longest>,
 }
 
 impl Packed {
     pub(crate) fn append(&mut self, mut other: Self) -> Result<()> {
         memory::reserve(&mut self.batches, other.batches.len())?;
         self.batches.append(&mut other.batches);
+        memory::reserve(&mut self.longest_of_fields, other.longest_of_fields.len())?;
+        self.longest_of_fields.append(&mut other.longest_of_fields);
         self.closed += other.closed;
         self.n_splits += other.n_splits;
         Ok(())
@@ -172,7 +196,15 @@ pub(crate) fn alone(lengths: impl Iterator<Item = u64>, start: usize) -> Result<
     let batch = |(start, longest)| Batch { start, n_samples: 1, longest, largest: longest, bucket: -1 };
     let batches = memory::collect((start..).zip(lengths).map(batch))?;
     let by_budget = batches.len() as u64;
-    Ok(Packed { batches, closed: Closed { by_budget, ..Closed::default() }, n_splits: 0 })
+    Ok(Packed { batches, closed: Closed { by_budget, ..Closed::default() }, ..Packed::default() })
+}
+
+/// The same of samples with several fields, which are in these rows.
+pub(crate) fn alone_of_fields(fields: &Fields, rows: impl Iterator<Item = usize>, start: usize) -> Result<Packed> {
+    let longest = rows.map(|row| fields.longest(std::iter::once(row)));
+    let longest_of_fields = memory::collect(longest)?;
+    let packed = alone(longest_of_fields.iter().map(|longest| fields.combined(longest)), start)?;
+    Ok(Packed { longest_of_fields, ..packed })
 }
 
 /// Splits batches until there are `n_batches`: in every round a random choice of those with two samples or more, each

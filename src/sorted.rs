@@ -10,7 +10,7 @@ use crate::fields::Fields;
 use crate::lengths::Length;
 use crate::memory;
 use crate::options::{Options, Strategy};
-use crate::pack::{Packed, alone, pack, pack_fields};
+use crate::pack::{Packed, alone, alone_of_fields, pack, pack_fields};
 use crate::rng::{N_ATTEMPTS, N_PILOTS, Streams};
 use crate::soft;
 use crate::threads::{self, Check};
@@ -39,11 +39,10 @@ pub(crate) fn draw_sorted<P: Position>(
             pack_fields(admitted, fields, P::get, (0, 0), model, check)?
         }
     };
-    let length = |&position: &P| match fields {
-        None => samples.length(position),
-        Some(fields) => fields.combined(fields.row(position.get())),
-    };
-    packed.append(alone(kept.iter().map(length), admitted.len())?)?;
+    packed.append(match fields {
+        None => alone(kept.iter().map(|&position| samples.length(position)), admitted.len())?,
+        Some(fields) => alone_of_fields(fields, kept.iter().map(|position| position.get()), admitted.len())?,
+    })?;
     Ok((positions, packed))
 }
 

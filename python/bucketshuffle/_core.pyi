@@ -67,15 +67,23 @@ class _Request(Protocol):
     @property
     def out(self) -> npt.NDArray[Any] | None: ...
 
+class _GroupRequest(Protocol):
+    """The fields of one length in a batch; see `bucketshuffle.torch.fields.GroupRequest`."""
+
+    @property
+    def offsets(self) -> npt.NDArray[np.int64]: ...
+    @property
+    def fields(self) -> Sequence[_Request]: ...
+    @property
+    def left(self) -> bool: ...
+    @property
+    def pad_to_multiple_of(self) -> int: ...
+    @property
+    def padded_lengths(self) -> Sequence[int]: ...
+
 def pad_rows(
-    offsets: npt.NDArray[np.int64],
-    samples: npt.NDArray[np.int64] | Sequence[int],
-    fields: Sequence[_Request],
-    *,
-    left: bool,
-    pad_to_multiple_of: int,
-    padded_lengths: Sequence[int] = ...,
-) -> tuple[npt.NDArray[np.int64], int, list[npt.NDArray[Any] | None]]:
-    """Pad the rows of one batch; return its lengths, its padded length, and one flat array per field (None where
-    `out` took it).
+    samples: npt.NDArray[np.int64] | Sequence[int], groups: Sequence[_GroupRequest]
+) -> list[tuple[npt.NDArray[np.int64], int, list[npt.NDArray[Any] | None]]]:
+    """Pad the rows of one batch, each group to its own longest; return for each its lengths, its padded length, and one
+    flat array per field (None where `out` took it).
     """

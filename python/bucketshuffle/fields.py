@@ -15,8 +15,8 @@ def as_fields(lengths: object) -> tuple[Integers, tuple[str, ...] | None]:
     """Returns the lengths of samples that may have several, and the names of these.
 
     Args:
-        lengths: `[n_samples]`, as for `as_lengths`; `[n_samples, n_fields]`, an array or tensor; or a mapping by name of
-            `[n_samples]` each.
+        lengths: `[n_samples]`, as for `as_lengths`; `[n_samples, n_fields]`, an array or tensor; or a mapping by name
+            of `[n_samples]` each.
 
     Returns:
         `[n_samples]` for one field and `[n_samples, n_fields]` for several, contiguous, aligned, native-endian; and the
@@ -45,8 +45,8 @@ def as_fields(lengths: object) -> tuple[Integers, tuple[str, ...] | None]:
         values = values[:, 0]
     if values.ndim not in (1, 2):
         raise ValueError(
-            f"lengths has shape {values.shape}, not one or two dimensions; pass one length per sample, or one per sample "
-            "and field"
+            f"lengths has shape {values.shape}, not one or two dimensions; pass one length per sample, or one per "
+            "sample and field"
         )
     return np.require(values, None, ["C_CONTIGUOUS", "ALIGNED"]), None
 

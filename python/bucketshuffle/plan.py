@@ -74,8 +74,8 @@ def pack_epoch(
         overlong: samples that exceed the budget by themselves: "error", "drop" (reported in `EpochPlan.dropped`) or
             "keep" (a batch of their own).
         empty: samples of length 0: "error" or "drop".
-        field_weights: what a token of a field costs, in [0.001, 1000]: a frame may cost a quarter of a token. Rounded to
-            a ratio of integers up to 1000, and the cost of a sample's field up to a whole token.
+        field_weights: what a token of a field costs, in [0.001, 1000]: a frame may cost a quarter of a token. Rounded
+            to a ratio of integers up to 1000; what a field costs in a sample is rounded up to a whole token.
         combine: whether the costs of several fields add up ("sum"), or the largest alone counts ("max").
         threads: threads to plan with. None: one below about a million samples, else one a core.
 
@@ -83,8 +83,8 @@ def pack_epoch(
     `field_weights * (padded_length + padded_length^2 / quadratic_length)`, and `per_sample` once, so the budget holds
     for what is really padded. The same of one sample alone is its combined length, by which buckets and `boundaries`
     go. `pad_to_multiple_of`, `padded_lengths`, `quadratic_length` and `field_weights` take one value for all fields, a
-    sequence of one for each, or a mapping by the field's name or column. A sample is empty where every field is. Lengths
-    are below 2^32, and fields at most 8.
+    sequence of one for each, or a mapping by the field's name or column. A sample is empty where every field is.
+    Lengths are below 2^32, and fields at most 8.
 
     Raises:
         TypeError: `lengths` or an option is of the wrong kind.
@@ -168,8 +168,8 @@ class Planner:
     def padded_length(self, longest: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int64]:
         """Returns int64: tokens of a row of batches whose longest samples have `longest` tokens, [n_batches], or with
         several fields [n_batches, n_fields]; of the same shape."""
-        longest = np.asarray(longest, np.int64)
-        return self._core.padded_length(longest.reshape(-1)).reshape(longest.shape)
+        tokens: npt.NDArray[np.int64] = np.asarray(longest, np.int64)
+        return self._core.padded_length(tokens.ravel()).reshape(tokens.shape)
 
     def batch_cost(
         self, n_samples: npt.NDArray[np.integer[Any]], longest: npt.NDArray[np.integer[Any]]
@@ -177,7 +177,7 @@ class Planner:
         """Returns [n_batches], int64: the cost of batches of `n_samples`, [n_batches], whose longest samples have
         `longest` tokens, [n_batches] or [n_batches, n_fields]; at most 2^63 - 1. For batches that a plan does not hold,
         such as parts of one."""
-        return self._core.batch_cost(np.asarray(n_samples, np.int64), np.asarray(longest, np.int64).reshape(-1))
+        return self._core.batch_cost(np.asarray(n_samples, np.int64), np.asarray(longest, np.int64).ravel())
 
     @property
     def options(self) -> dict[str, Any]:
@@ -195,7 +195,7 @@ class Planner:
 
     @property
     def padding(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """Of each field, `pad_to_multiple_of` and the padded lengths that come before it, tokens, ascending; none: ()."""
+        """Of each field, `pad_to_multiple_of` and the padded lengths that come first, tokens, ascending; none: ()."""
         lists = (tuple(lengths.tolist()) for lengths in self._core.padded_lengths)
         return tuple(zip(self._core.multiples, lists, strict=True))
 

@@ -187,8 +187,8 @@ class Several:
     """How each field is padded; budget, size and `per_sample` are not its own."""
     weights: Sequence[Fraction]
     combine: str = "sum"
-    bands: tuple[int, int, int] | None = None
-    """The field, the batches of a band, and the low bits of a length that have no say."""
+    bands: tuple[int, int] | None = None
+    """The field, and the batches of a band."""
 
     def longest(self, samples: Iterable[int]) -> list[int]:
         return [max(of_field) for of_field in zip(*(self.rows[i] for i in samples), strict=True)]
@@ -215,33 +215,33 @@ class Several:
     def sort_in_bands(self, order: list[int], cost: Cost) -> list[int]:
         if self.bands is None:
             return order
-        field, n_batches, shift = self.bands
+        field, n_batches = self.bands
         out: list[int] = []
         sign = 1
         while order:
             size = n_batches * cost.cap(self.together(self.rows[order[0]]))
-            out += sorted(order[:size], key=lambda i: sign * (self.rows[i][field] >> shift))
+            out += sorted(order[:size], key=lambda i: sign * leading(self.rows[i][field], 11))
             order = order[size:]
             sign = -sign
         return out
 
     def choose_bands(self, parts: list[list[int]], cost: Cost) -> None:
-        def total() -> int:
+        def total() -> tuple[int, int]:
             batches = [b for part in parts for b in pack(part, [], 0, cost, self)]
-            return sum(len(b.samples) * cost.sample(b.longest) for b in batches)
+            return sum(len(b.samples) * cost.sample(b.longest) for b in batches), len(batches)
 
         self.bands = None
-        best, least = None, total()
-        for field in range(1, len(self.costs)):
-            longest = max((self.rows[i][field] for part in parts for i in part), default=0)
-            for exponent in range(1, 9):
-                self.bands = field, 2**exponent, max(longest.bit_length() - 10, 0)
-                if (cost_in_bands := total()) < least:
+        least, n_batches = total()
+        best = None
+        for f in range(1, len(self.costs)):
+            for width in (2, 4, 8, 16, 32, 64, 128, 256):
+                self.bands = f, width
+                if width <= n_batches // max(len(parts), 1) // 2 and (cost_in_bands := total()[0]) < least:
                     best, least = self.bands, cost_in_bands
         self.bands = best
 
 
-MAX_TRIED, N_PARTS = 2**17, 16
+MAX_TRIED, N_PARTS = 2**17, 8
 
 
 def parts_of(order: list[int]) -> list[list[int]]:
@@ -409,9 +409,13 @@ def soft(
     return plan
 
 
+def leading(number: int, n_bits: int) -> int:
+    d = max(number.bit_length() - n_bits, 0)
+    return d * 2 ** (n_bits - 1) + (number >> d)
+
+
 def cell(key: int) -> int:
-    d = max(key.bit_length() - 13, 0)
-    return d * 2**12 + (key >> d)
+    return leading(key, 13)
 
 
 def soft_shuffle(plan: Soft, draw: Draw, noise: int) -> list[int]:
@@ -538,8 +542,8 @@ def split(
                 out.append(batch)
                 continue
             head = len(batch.samples) - len(batch.samples) // 2
-            for half in (batch.samples[:head], batch.samples[head:]):
-                out.append(measured(half, lengths, batch.bucket, several))
+            halves = (batch.samples[:head], batch.samples[head:])
+            out += [measured(half, lengths, batch.bucket, several) for half in halves]
         batches = out
         r += 1
     return batches

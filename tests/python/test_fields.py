@@ -14,7 +14,6 @@ import pytest
 from bucketshuffle import EpochPlan, Planner, pack_epoch
 from conftest import examples, uneven_lengths
 from hypothesis import given
-from hypothesis import strategies as st
 from inputs import WORDS, field_problems, several_of
 
 OWN = {"pad_to_multiple_of", "padded_lengths", "quadratic_length", "field_weights", "combine"}
