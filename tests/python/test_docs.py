@@ -41,6 +41,7 @@ N_BLOCKS = {
     "README.md": 8,
     "docs/start.md": 5,
     "docs/feeding.md": 1,
+    "docs/fields.md": 1,
     "docs/loss.md": 1,
     "docs/evaluation.md": 1,
     "docs/reproducible.md": 1,
