@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from bucketshuffle.plan import EpochPlan
 
 _BLOCK = 1 << 20  # samples at a time: temporary arrays stay small, and sorting them stays in the cache
+_MIN_BATCHES = 64  # whose pairs are counted at least, however many samples that is
 _DENSE = 8  # distinct lengths for each sample of a window above which sorting the window is faster than a table
 
 
@@ -251,8 +252,8 @@ def pairs_repeated(plan: EpochPlan, next_plan: EpochPlan, *, max_samples: int | 
 
     Args:
         max_samples: count the pairs of about so many samples instead of all: half of them in the largest batches, which
-            have most pairs, the others in every k-th of the rest by size. The error is below 2 % of the figure from
-            200,000 samples on. None: all batches, exactly.
+            have most pairs, the others in every k-th of the rest by size, and in 64 of them at least. The error is
+            below 2 % of the figure from 200,000 samples on. None: all batches, exactly.
 
     Raises:
         TypeError: `max_samples` is no integer.
@@ -272,29 +273,33 @@ def pairs_repeated(plan: EpochPlan, next_plan: EpochPlan, *, max_samples: int | 
     sizes = np.diff(plan.offsets)
     n_pairs = sizes * (sizes - 1)
     if max_samples is None or integer("max_samples", max_samples, 1) >= len(plan.indices):
-        n_repeated: float = _n_repeated(plan, np.arange(len(plan)), next_batch)
+        n_repeated: float = _n_repeated(plan, None, next_batch)
     else:
         by_size = np.argsort(-sizes, kind="stable")
         n_large = int(np.searchsorted(np.cumsum(sizes[by_size]), max_samples // 2))
         large, rest = by_size[:n_large], by_size[n_large:]
         every = -(-int(sizes[rest].sum()) // max(1, max_samples // 2))
+        every = min(every, max(1, len(rest) // _MIN_BATCHES))
         some = rest[every // 2 :: every]
         share = _n_repeated(plan, some, next_batch) / max(1, int(n_pairs[some].sum()))
         n_repeated = _n_repeated(plan, large, next_batch) + share * int(n_pairs[rest].sum())
     return n_repeated / int(n_pairs.sum()) if n_pairs.any() else 0.0
 
 
-def _n_repeated(plan: EpochPlan, batches: npt.NDArray[np.int64], next_batch: npt.NDArray[np.int64]) -> int:
-    """The ordered pairs of samples in one of these batches that have one `next_batch`, [n_samples]."""
-    sizes = np.diff(plan.offsets)[batches]
+def _n_repeated(plan: EpochPlan, batches: npt.NDArray[np.int64] | None, next_batch: npt.NDArray[np.int64]) -> int:
+    """The ordered pairs of samples in one of these batches, or of all, that have one `next_batch`, [n_samples]."""
+    sizes = np.diff(plan.offsets) if batches is None else np.diff(plan.offsets)[batches]
     places = np.concatenate([[0], np.cumsum(sizes)])
     spread = int(next_batch.max(initial=0)) - int(next_batch.min(initial=0)) + 1
     n_repeated = 0
     for first, last in _blocks(places):
         of_batch = sizes[first:last]
         batch = np.repeat(np.arange(last - first), of_batch)
-        within = np.arange(len(batch)) - np.repeat(places[first:last] - places[first], of_batch)
-        samples = plan.indices[plan.offsets[batches[first:last]][batch] + within]
+        if batches is None:
+            samples = plan.indices[places[first] : places[last]]
+        else:
+            within = np.arange(len(batch)) - np.repeat(places[first:last] - places[first], of_batch)
+            samples = plan.indices[plan.offsets[batches[first:last]][batch] + within]
         keys = np.sort(batch * spread + next_batch[samples])
         in_both = np.diff(np.flatnonzero(np.diff(keys, prepend=keys[0] - 1)), append=len(keys))
         n_repeated += int((in_both * (in_both - 1)).sum())

@@ -114,6 +114,13 @@ def test_pairs_counted_on_some_batches_are_close_to_all(lengths: np.ndarray) -> 
     assert pairs_repeated(first, second, max_samples=200_000) != exact
 
 
+def test_pairs_counted_on_some_of_few_batches_are_exact() -> None:
+    planner = Planner(uneven_lengths(3_000, longest=60), token_budget=16_384)
+    first, second = planner.plan(0, 0), planner.plan(0, 1)
+    assert len(first) < 20
+    assert pairs_repeated(first, second, max_samples=10) == pytest.approx(pairs_repeated(first, second))
+
+
 def test_the_figures_of_several_epochs_are_means() -> None:
     lengths = uneven_lengths(5_000)
     planner = Planner(lengths, token_budget=16_384, boundaries=3, window=8)

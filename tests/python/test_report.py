@@ -34,7 +34,7 @@ def lengths() -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def report() -> Report:
-    return Report.of(LENGTHS, name="some", **OPTIONS)
+    return Report.of(LENGTHS, name="some", n_epochs=2, **OPTIONS)
 
 
 def test_dflash902k_is_the_same_array_everywhere(lengths: np.ndarray) -> None:
@@ -171,6 +171,39 @@ def test_any_lengths_have_a_report(lengths: list[int]) -> None:
     assert str(report)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"overlong": "keep", "token_budget": 4_096},
+        {"padded_lengths": 20},
+        {"padded_lengths": [512, 4_096, 9_000]},
+        {"pad_to_multiple_of": 64, "quadratic_length": 8_192, "per_sample": 3},
+        {"max_batch_size": 4},
+        {"strategy": "random"},
+        {"strategy": "sorted"},
+        {"constant_count": True},
+        {"padding_target": 0.01},
+        {"boundaries": 20, "align_ranks": 4},
+        {"boundaries": np.array([0, 700, 8_191])},
+        {"window": 1},
+        {"threads": 2},
+        {"admitted": LENGTHS > 300},
+    ],
+)
+def test_any_options_have_a_report(options: dict[str, object]) -> None:
+    report = Report.of(LENGTHS, **{**OPTIONS, **options})
+    text = json.dumps(report.to_dict(), allow_nan=False)
+    assert "nan" not in str(report)
+    assert json.loads(text)["options"]["token_budget"] == options.get("token_budget", 16_384)
+    assert report.figure() is not None
+
+
+def test_small_sets_are_planned_for_more_epochs() -> None:
+    assert [Report.of(LENGTHS[:n]).n_epochs for n in (10, 4_000)] == [32, 32]
+    assert Report.of(np.tile(LENGTHS, 25)).n_epochs == 5
+    assert Report.of(LENGTHS, n_epochs=3).n_epochs == 3
+
+
 def test_no_lengths_have_no_report() -> None:
     with pytest.raises(
         ValueError, match=r"^lengths has 0 samples, fewer than the 1 that a report needs; pass one length per sample$"
@@ -222,7 +255,7 @@ def test_good_lengths_call_for_nothing(lengths: np.ndarray) -> None:
         (uneven_lengths(200), {"window": 64, "token_budget": 131_072}, "constant_count splits "),
         (LENGTHS, {"boundaries": 1}, "batches pad "),
         (LENGTHS // 4 + 2_000, {}, "a batch holds 2.8 samples on average and fills 83% of token_budget; "),
-        (LENGTHS // 20 + 1, {"repeat_weight": 0.0}, "87.2% of the pairs of samples "),
+        (LENGTHS // 20 + 1, {"repeat_weight": 0.0, "n_epochs": 2}, "87.2% of the pairs of samples "),
         (LENGTHS, {"world_size": 64, "max_batch_size": 3}, "the slowest rank of a step has "),
     ],
 )

@@ -173,6 +173,14 @@ def test_token_vectors_and_numbers_of_json_lines_are_packed(tmp_path: Path) -> N
     assert fields["scalars.y"].values.tolist() == [1, 2, 3]
 
 
+def test_integers_beyond_every_dtype_are_not_packed(tmp_path: Path, capsys) -> None:  # type: ignore[no-untyped-def]
+    source = jsonl(tmp_path / "data.jsonl", [{"input_ids": [2**70]}])
+    assert main(["pack", str(source), "-o", str(tmp_path / "out")]) == 2
+    message = 'line 1: column "input_ids" holds object values, which no batch can hold; choose a column of numbers\n'
+    assert capsys.readouterr().err == f"bucketshuffle pack: {source} {message}"
+    assert os.listdir(tmp_path) == ["data.jsonl"]
+
+
 def test_a_packed_file_is_a_data_set(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     from bucketshuffle.torch import PreloadedDataset

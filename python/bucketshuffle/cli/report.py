@@ -30,7 +30,9 @@ def add(commands: Any) -> None:
         ],
     )
     command.add_argument("lengths", metavar="LENGTHS", help=".npy, or .npz with an array named lengths")
-    command.add_argument("--epochs", type=count(2), default=2, metavar="N", help="epochs of each strategy (default: 2)")
+    command.add_argument(
+        "--epochs", type=count(2), metavar="N", help="epochs of each strategy (default: 2 to 32, by size)"
+    )
     command.add_argument("--seed", type=count(0), default=0, metavar="N", help="seed of the plans (default: 0)")
     command.add_argument(
         "--world-size", type=count(1), default=8, metavar="N", help="ranks that share a step (default: 8)"

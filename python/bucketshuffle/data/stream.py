@@ -99,6 +99,11 @@ class _Field:
     def append(self, values: npt.NDArray[Any], name: str, batch: Batch) -> None:
         if not len(values):  # without values nothing tells dtype and width
             return
+        if values.dtype.kind not in "biuf":
+            raise ValueError(
+                f'{batch.row(0)}: column "{name}" holds {values.dtype} values, which no batch can hold; choose a '
+                "column of numbers"
+            )
         if self._like is None:
             self._like = values[:0]
         if values.shape[1:] != self._like.shape[1:] or not np.can_cast(values.dtype, self._like.dtype):

@@ -142,7 +142,7 @@ def notes(lengths: Any, *, seed: int = 0, window: int = 64, **options: Any) -> t
     """
     Planner(lengths, window=window, **options)  # raises all but what follows
     try:
-        planner = Planner(lengths, window=window, constant_count=True, **options)
+        planner = Planner(lengths, window=window, **{**options, "constant_count": True})
     except ValueError as error:  # fewer samples than batches of a window
         return (str(error),)
     return planner.plan(seed).stats.notes

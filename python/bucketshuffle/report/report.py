@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+_N_SAMPLES = 500_000  # to plan under each strategy, where the data set is smaller
+
+
 @dataclasses.dataclass(frozen=True)
 class Heaviest:
     """The batch that costs most: the one that runs out of memory first."""
@@ -89,7 +92,7 @@ class Report:
         *,
         name: str = "lengths",
         seed: int = 0,
-        n_epochs: int = 2,
+        n_epochs: int | None = None,
         window: int = 64,
         world_size: int = 8,
         measured: tuple[str, float] | None = None,
@@ -102,7 +105,8 @@ class Report:
             lengths: [n_samples], integer, tokens per sample, as for `pack_epoch`.
             name: what the lengths are called in the report.
             seed: see `pack_epoch`.
-            n_epochs: epochs of each strategy to plan, 2 or more.
+            n_epochs: epochs of each strategy to plan, 2 or more. None: 2 to 32, about half a million samples, since the
+                figures of a few batches differ from epoch to epoch.
             window: batches between two optimizer updates, over all ranks.
             world_size: ranks that share a step.
             measured: the name of a strategy (`"sorted"`, `"random"`, `"six buckets"`, `"bucketshuffle"`,
@@ -117,6 +121,7 @@ class Report:
             raise ValueError("lengths has 0 samples, fewer than the 1 that a report needs; pass one length per sample")
         options = {"overlong": "drop", "empty": "drop", **options}
         found = Distribution.of(lengths)
+        n_epochs = min(max(2, _N_SAMPLES // len(lengths)), 32) if n_epochs is None else n_epochs
         shape: dict[str, Any] = {"seed": seed, "n_epochs": n_epochs, "window": window, "world_size": world_size}
         rows = compare(lengths, **shape, n_threads=N_THREADS, **options)
         speeds = predicted_speeds(rows, measured)
