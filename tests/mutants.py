@@ -38,6 +38,7 @@ SLOW_FILES = [
     "test_examples_fields.py",
     "test_recipes_gradients.py",
     "test_dflash.py",
+    "test_command_line.py",
     "test_docs.py",
     "test_oracle.py",
     "test_page.py",

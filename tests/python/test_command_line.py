@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -154,7 +155,10 @@ def test_an_interrupt_is_one_line_and_leaves_nothing(command, path, tmp_path):
         while process.poll() is None and len(os.listdir(tmp_path)) == len(before):
             time.sleep(0.01)  # until there is a file to be left
     else:
-        time.sleep(3)  # long enough to be past the imports, which the interpreter interrupts in its own words
+        maps = Path(f"/proc/{process.pid}/maps")  # of Linux
+        while maps.exists() and "_core.abi3" not in maps.read_text():
+            time.sleep(0.01)
+        time.sleep(3)  # Past the imports, which the interpreter interrupts in its own words.
     process.send_signal(signal.SIGINT)
     out, error = process.communicate()
     assert (process.returncode, out, error) == (130, "", "bucketshuffle: interrupted\n")
