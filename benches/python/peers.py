@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
-import random
-from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from bucketshuffle.cli.bench import in_numpy, in_python
 
 DFLASH_BOUNDARIES = (0, 512, 1024, 2048, 3072, 4096, 8192)
 TOKEN_BUDGET = 131_072
@@ -58,27 +57,7 @@ class Candidate:
 
 
 def plain_python(lengths: list[int], seed: int) -> list[list[int]]:
-    rng = random.Random(seed)
-    buckets: list[list[int]] = [[] for _ in DFLASH_BOUNDARIES[1:]]
-    for i, length in enumerate(lengths):
-        buckets[bisect_left(DFLASH_BOUNDARIES, length) - 1].append(i)
-    batches = []
-    for bucket in buckets:
-        rng.shuffle(bucket)
-        batch: list[int] = []
-        longest = 0
-        for i in bucket:
-            length = lengths[i]
-            if length > longest:
-                longest = length
-            if (len(batch) + 1) * longest > TOKEN_BUDGET:
-                batches.append(batch)
-                batch, longest = [], length
-            batch.append(i)
-        if batch:
-            batches.append(batch)
-    rng.shuffle(batches)
-    return batches
+    return in_python(lengths, DFLASH_BOUNDARIES, TOKEN_BUDGET, seed)
 
 
 # NumPy. Random keys are sorted instead of shuffling (NumPy 2 sorts 64-bit integers with vector instructions: 5 ms
@@ -148,25 +127,8 @@ def batch_size_from_everywhere(shuffled: np.ndarray, top: int) -> np.ndarray:
 
 
 def usual_numpy(lengths: np.ndarray, seed: int) -> Flat:
-    """As most would write it: batch by batch, the running maximum of a block times its count against the budget."""
-    rng = np.random.Generator(np.random.PCG64(seed))
-    bucket = np.searchsorted(DFLASH_BOUNDARIES, lengths, side="left")
-    batches = []
-    for b in range(1, len(DFLASH_BOUNDARIES)):
-        members = rng.permutation(np.flatnonzero(bucket == b))
-        shuffled = lengths[members].astype(np.int64)
-        most = TOKEN_BUDGET // (DFLASH_BOUNDARIES[b - 1] + 1) + 1
-        counts = np.arange(1, min(most, 4 * TOKEN_BUDGET // DFLASH_BOUNDARIES[b]) + 1)
-        position = 0
-        while position < len(members):
-            running = np.maximum.accumulate(shuffled[position : position + len(counts)])
-            fits = int(np.searchsorted(running * counts[: len(running)], TOKEN_BUDGET, side="right"))
-            batches.append(members[position : position + fits])
-            position += fits
-    order = rng.permutation(len(batches))
-    batches = [batches[b] for b in order]
-    offsets = np.concatenate([[0], np.cumsum([len(batch) for batch in batches])])
-    return np.concatenate(batches), offsets
+    """As most would write it: batch by batch."""
+    return flat_from_lists(in_numpy(lengths, DFLASH_BOUNDARIES, TOKEN_BUDGET, seed))
 
 
 # Numba. Compiled once before the clock starts.

@@ -16,6 +16,8 @@ import numpy as np
 import pytest
 from bucketshuffle import EpochPlan, Planner, pack_epoch
 from bucketshuffle.cli import bench, main
+from bucketshuffle.data.flat import FlatField
+from bucketshuffle.data.saved import write_fields
 from bucketshuffle.report import Report, compare
 
 LENGTHS = 1 + np.arange(2_000)
@@ -56,7 +58,7 @@ def test_another_kind_of_file_is_refused_with_the_way_to_make_one(content, tmp_p
     path = tmp_path / "lengths.parquet"
     path.write_bytes(content)
     assert refused(capsys, path) == (
-        f"{path} is neither a .npy nor a .npz file; make one with bucketshuffle lengths {path} -o lengths.npy"
+        f"{path} is neither a .npy, a .npz nor a packed file; make one with bucketshuffle lengths {path} -o lengths.npy"
     )
 
 
@@ -67,6 +69,19 @@ def test_an_archive_without_lengths_is_refused_with_what_it_has(tmp_path, capsys
     assert refused(capsys, path) == f"{path} has no array named lengths, but train, test; {way_out}"
     np.savez(path)
     assert refused(capsys, path) == f"{path} has no array named lengths, but none at all; {way_out}"
+
+
+def test_a_packed_file_has_lengths(path, jsonl, capsys):
+    packed, plan = str(path.parent / "packed"), str(path.parent / "plan")
+    assert main(["pack", str(jsonl), "-o", packed]) == 0
+    assert main(["plan", packed, "-o", plan]) == 0
+    assert EpochPlan.load(plan) == pack_epoch([3] * 40_000, 0)
+    capsys.readouterr()
+    content = Path(packed).read_bytes()
+    Path(packed).write_bytes(content[:1_000])
+    assert re.fullmatch(rf"{packed} is truncated: it has 1000 of \d+ bytes; save it again", refused(capsys, packed))
+    write_fields(packed, {"values.input_ids": FlatField(LENGTHS)})
+    assert refused(capsys, packed) == f"{packed} has no offsets; pass a file that bucketshuffle pack wrote"
 
 
 def test_a_damaged_file_is_refused(path, capsys):
@@ -147,20 +162,25 @@ def test_an_interrupt_is_one_line_and_leaves_nothing(command, path, tmp_path):
     np.save(path, np.tile(LENGTHS, 500))
     jsonl = tmp_path / "data.jsonl"
     jsonl.write_text('{"input_ids": [[1, 2, 3]]}\n' * 1_000_000)  # nested lists are read one by one
-    more = {"report": ["--epochs", "1000"], "bench": ["--rounds", "1000"], "demo": ["--epochs", "1000"]}
+    more = {"report": ["--epochs", "99999"], "bench": ["--rounds", "99999"], "demo": ["--epochs", "99999"]}
     words = [*calls(path, jsonl)[command], *more.get(command, [])]
     before = sorted(os.listdir(tmp_path))
-    process = subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    if command in ("lengths", "pack"):
-        while process.poll() is None and len(os.listdir(tmp_path)) == len(before):
-            time.sleep(0.01)  # until there is a file to be left
-    else:
-        maps = Path(f"/proc/{process.pid}/maps")  # of Linux
-        while maps.exists() and "_core.abi3" not in maps.read_text():
-            time.sleep(0.01)
-        time.sleep(3)  # Past the imports, which the interpreter interrupts in its own words.
-    process.send_signal(signal.SIGINT)
-    out, error = process.communicate()
+    # A Ctrl-C while Python imports is reported in its own words.
+    ready = "import sys; from bucketshuffle.cli import main; print(file=sys.stderr, flush=True); sys.exit(main())"
+    process = subprocess.Popen(
+        [sys.executable, "-c", ready, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        process.stderr.readline()
+        if command in ("lengths", "pack"):
+            while process.poll() is None and len(os.listdir(tmp_path)) == len(before):
+                time.sleep(0.01)  # until there is a file to be left
+        else:
+            time.sleep(1)
+        process.send_signal(signal.SIGINT)
+        out, error = process.communicate(timeout=100)
+    finally:
+        process.kill()
     assert (process.returncode, out, error) == (130, "", "bucketshuffle: interrupted\n")
     assert sorted(os.listdir(tmp_path)) == before
 

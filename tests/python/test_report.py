@@ -118,6 +118,8 @@ def test_a_sweep_has_the_figures_of_its_plans() -> None:
 def test_more_weight_repeats_less_and_pads_more() -> None:
     points = sweep_repeat_weights(LENGTHS, **OPTIONS, weights=[0.1, 1.0], padding_target=0.5)
     assert not any(point.is_own for point in points)  # a padding target has no weight
+    assert not any(point.is_own for point in sweep_repeat_weights(LENGTHS, **OPTIONS, boundaries=3))
+    assert not any(point.is_own for point in sweep_repeat_weights(LENGTHS, **OPTIONS, strategy="random"))
     assert points[0].over_sorted < points[1].over_sorted
     assert points[0].pairs_repeated > points[1].pairs_repeated
 
@@ -263,6 +265,24 @@ def test_a_bad_figure_has_a_sentence(lengths: object, options: dict[str, object]
     sentences = advice(lengths, **options)
     assert [sentence for sentence in sentences if sentence.startswith(start)], sentences
     assert not any("nan" in sentence or "inf" in sentence for sentence in sentences)
+
+
+def test_samples_that_are_not_admitted_are_not_called_overlong() -> None:
+    admitted = np.arange(len(LENGTHS)) > 99
+    assert not [sentence for sentence in advice(LENGTHS, admitted=admitted) if "exceed token_budget" in sentence]
+    assert Report.of(LENGTHS, admitted=admitted).n_dropped == 100
+
+
+def test_what_is_usual_has_no_sentence() -> None:
+    # One length in eleven is the most frequent here, and its neighbours are nearly as frequent.
+    narrow = Report.of(np.random.default_rng(0).poisson(12, 20_000) + 1, token_budget=1_024, window=4)
+    assert not [sentence for sentence in narrow.advice if "have exactly" in sentence]
+    # The longest has four times the 99th percentile.
+    lengths = np.append(np.arange(1, 1_001), 4_000)
+    assert not [sentence for sentence in advice(lengths) if sentence.startswith("the longest sample has")]
+    assert [
+        sentence for sentence in advice([*lengths, 11_000], token_budget=16_384) if "the longest sample has" in sentence
+    ]
 
 
 def test_windows_farther_than_random_ones_have_a_sentence() -> None:

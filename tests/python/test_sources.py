@@ -193,6 +193,7 @@ def test_a_packed_file_is_a_data_set(tmp_path: Path) -> None:
 GOOD = {"input_ids": [1, 2], "text": "a", "x": 1, "f": 0.5}
 
 
+@pytest.mark.usefixtures("batch_bytes")
 @pytest.mark.parametrize(
     ("rows", "words", "message"),
     [
@@ -217,6 +218,7 @@ GOOD = {"input_ids": [1, 2], "text": "a", "x": 1, "f": 0.5}
             [],
             'line 2: column "input_ids" is [1, "a,b"], not a list of numbers; ',
         ),
+        ([GOOD, {**GOOD, "input_ids": [1, "2,3"]}], [], 'line 2: column "input_ids" is [1, "2,3"], not a list of '),
         (
             [GOOD, {**GOOD, "input_ids": [1, None]}],
             [],
@@ -271,6 +273,7 @@ def test_a_line_that_is_no_json_is_named_whatever_stands_before_it(tmp_path: Pat
     )
 
 
+@pytest.mark.usefixtures("batch_bytes")
 @pytest.mark.parametrize("kind", ["parquet", "arrow file", "arrow stream"])
 @pytest.mark.parametrize(
     ("columns", "words", "message"),
@@ -278,11 +281,13 @@ def test_a_line_that_is_no_json_is_named_whatever_stands_before_it(tmp_path: Pat
         ({"input_ids": [[1], None, [2]]}, [], ' row 1: column "input_ids" is null; drop the sample or fill it'),
         ({"input_ids": [[1], [2, None]]}, ["pack"], ' row 1: column "input_ids" has 1 null tokens; fill them '),
         ({"x": [{"a": 1}]}, [], " row 0: source has Arrow type struct<a: int64>, not lists of tokens; choose "),
+        ({"x": [["a"], ["b"]]}, [], ' row 0: column "x" has lists of Arrow type string, not lists of numbers, or '),
+        ({"x": [[{"role": "user"}]]}, [], ' row 0: column "x" has lists of Arrow type struct<role: string>, not '),
         ({"input_ids": [[1]]}, ["--column", "y"], " has no column y, but input_ids; choose one with --column"),
         ({"x": [1.5]}, [], ' row 0: column "x" holds float64 numbers, such as 1.5, which are no lengths; choose '),
         ({"input_ids": [[1], [2, 3]], "labels": [[1], [2]]}, ["pack", "--column", "input_ids", "--column", "labels"],
          ' row 1: column "labels" has 1 tokens, but the columns before it 2; pack columns of other lengths '),
-        ({"input_ids": [[1], [2, 70_000]]}, ["pack", "--dtype", "uint16"],
+        ({"input_ids": [[1], [70_000, 2]]}, ["pack", "--dtype", "uint16"],
          ' row 1: column "input_ids" holds 70000, which is outside uint16; choose another --dtype'),
         ({"n": [1, 2]}, ["pack"], ": no column of n holds tokens; name one with --column"),
     ],
@@ -292,10 +297,10 @@ def test_a_bad_row_is_named(kind, columns, words, message, tmp_path, capsys) -> 
     if kind == "parquet":
         pq.write_table(table, source)
     elif kind == "arrow file":
-        pyarrow.feather.write_feather(table, source)
+        pyarrow.feather.write_feather(table, source, chunksize=1)
     else:
         with pa.OSFile(str(source), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
-            writer.write_table(table)
+            writer.write_table(table, max_chunksize=1)
     command, *options = words if words[:1] == ["pack"] else ["lengths", *words]
     assert main([command, str(source), "-o", str(tmp_path / "out"), *options]) == 2
     captured = capsys.readouterr()

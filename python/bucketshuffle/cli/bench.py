@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from bucketshuffle import __version__, _core
 from bucketshuffle.cli.arguments import add_command, count
-from bucketshuffle.cli.arrays import printable, read_lengths
+from bucketshuffle.cli.arrays import LENGTHS_HELP, printable, read_lengths
 from bucketshuffle.data import dflash902k
 from bucketshuffle.plan import Planner, pack_epoch
 from bucketshuffle.report import Table
@@ -36,7 +36,9 @@ def add(commands: Any) -> None:
         "time the planning of an epoch on this machine, beside plain Python and NumPy",
         ["", "lengths.npy --rounds 21"],
     )
-    command.add_argument("lengths", nargs="?", metavar="LENGTHS", help=".npy or .npz (default: dflash902k, built in)")
+    command.add_argument(
+        "lengths", nargs="?", metavar="LENGTHS", help=f"{LENGTHS_HELP} (default: dflash902k)"
+    )
     command.add_argument("--rounds", type=count(3), default=7, metavar="N", help="calls of each (default: 7)")
     command.add_argument(
         "--token-budget",

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from bucketshuffle.cli.arguments import add_command, add_plan_options, count, plan_options
-from bucketshuffle.cli.arrays import printable, read_lengths
+from bucketshuffle.cli.arrays import LENGTHS_HELP, printable, read_lengths
 from bucketshuffle.plan import pack_epoch
 
 
@@ -19,7 +19,7 @@ def add(commands: Any) -> None:
         "write the plan of one epoch, which EpochPlan.load reads",
         ["lengths.npy -o plan.npz", "lengths.npy -o plan.npz --epoch 3 --token-budget 32768 --window 64"],
     )
-    command.add_argument("lengths", metavar="LENGTHS", help=".npy, or .npz with an array named lengths")
+    command.add_argument("lengths", metavar="LENGTHS", help=LENGTHS_HELP)
     command.add_argument("-o", "--output", required=True, metavar="FILE", help="the .npz file to write")
     command.add_argument("--seed", type=count(0), default=0, metavar="N", help="seed of the plan (default: 0)")
     command.add_argument("--epoch", type=count(0), default=0, metavar="N", help="epoch of the plan (default: 0)")

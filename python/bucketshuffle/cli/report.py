@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from bucketshuffle.cli.arguments import add_command, add_plan_options, count, plan_options
-from bucketshuffle.cli.arrays import printable, read_lengths
+from bucketshuffle.cli.arrays import LENGTHS_HELP, printable, read_lengths
 from bucketshuffle.data.atomic import write_file
 from bucketshuffle.report import Report
 from bucketshuffle.report.terminal import show
@@ -29,7 +29,7 @@ def add(commands: Any) -> None:
             "lengths.npy --boundaries 0,512,1024,2048,3072,4096,8192 --json",
         ],
     )
-    command.add_argument("lengths", metavar="LENGTHS", help=".npy, or .npz with an array named lengths")
+    command.add_argument("lengths", metavar="LENGTHS", help=LENGTHS_HELP)
     command.add_argument(
         "--epochs", type=count(2), metavar="N", help="epochs of each strategy (default: 2 to 32, by size)"
     )

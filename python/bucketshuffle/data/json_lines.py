@@ -43,13 +43,14 @@ class JsonLines:
         for file in self._files:
             for line in itertools.chain.from_iterable(block.splitlines() for block, _ in _blocks(file)):
                 if line.strip():
-                    return list(_decoded(line, msgspec.json.Decoder(dict[str, msgspec.Raw]), f"{file} line 1"))
+                    return list(_decoded(line, msgspec.json.Decoder(dict[str, msgspec.Raw]), f"{file} first line"))
         raise ValueError(f"{self._files[0]} has no samples; pass a file with a JSON object in each line")
 
     def batches(self, columns: Sequence[str], *, values: bool) -> Iterator[Batch]:
         fields = [(f"c{i}", msgspec.Raw) for i in range(len(columns))]
         names = {f"c{i}": column for i, column in enumerate(columns)}
         decoder = msgspec.json.Decoder(msgspec.defstruct("Sample", fields, rename=names, gc=False))
+        starts: dict[str, bytes] = {}
         for file in self._files:
             line = 1
             for block, done in _blocks(file):
@@ -62,13 +63,14 @@ class JsonLines:
                         if text.strip()
                     ]
                 batch = _Batch({}, len(samples), file, line - 1, done, block)
+                line += block.count(b"\n")
                 if not samples:  # blank lines
                     continue
                 for field, column in names.items():
                     raws = [getattr(sample, field) for sample in samples]
-                    batch.columns[column] = _column(raws, column, batch, values)
+                    start = starts.setdefault(column, bytes(memoryview(raws[0])[:1]))
+                    batch.columns[column] = _column(raws, start, column, batch, values)
                 yield batch
-                line += block.count(b"\n")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,9 +121,8 @@ def _uncompressed(path: str, raw: IO[bytes]) -> Any:
     return io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(raw, "r"), codec))
 
 
-def _column(raws: list[Any], column: str, batch: Batch, values: bool) -> Column:
-    """The values of a column; the first sample says of what kind they all are."""
-    start = bytes(memoryview(raws[0])[:1])
+def _column(raws: list[Any], start: bytes, column: str, batch: Batch, values: bool) -> Column:
+    """The values of a column, all of the kind that begins like `start`, the first byte of the first sample's."""
     if start == b'"':
         return Text(list(_values(raws, _TEXT, column, batch)))
     if start == b"[":

@@ -161,7 +161,7 @@ def _batch(table: Any, columns: Sequence[str], path: str, first_row: int, values
             batch.columns[name] = _column(name, column, values)
         except (TypeError, ValueError) as error:  # ArrowInvalid is a ValueError
             where = next((batch.row(i) for i in range(len(column)) if _is_bad(name, column.slice(i, 1), values)), path)
-            raise ValueError(f"{where}: {error}") from None
+            raise ValueError(f"{where}: {error}".replace("columns=[...]", "--column")) from None
     return batch
 
 
@@ -179,4 +179,6 @@ def _column(name: str, column: Any, values: bool) -> Column:
     lengths = arrow.row_lengths(column)
     if lengths is None:
         return Numbers(arrow.integers(column))
-    return Rows(lengths, arrow.read_lists(name, column)[0] if values else None)
+    # Without rows it only looks at the type: lists of texts or of messages have sizes too, but no tokens.
+    tokens = arrow.read_lists(name, column if values else column.slice(0, 0))[0]
+    return Rows(lengths, tokens if values else None)

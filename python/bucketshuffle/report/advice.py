@@ -29,22 +29,24 @@ FEW_SAMPLES = 4
 """Mean samples of a batch below which much of the budget stays free, because one more sample does not fit."""
 
 
-def of_lengths(lengths: np.ndarray[Any, Any], found: Distribution, budget: int, plan: EpochPlan) -> Iterator[str]:
+def of_lengths(
+    lengths: np.ndarray[Any, Any], found: Distribution, budget: int, dropped: np.ndarray[Any, Any]
+) -> Iterator[str]:
     """Yields what the lengths by themselves call for.
 
     Args:
         lengths: [n_samples], integer, tokens per sample.
         found: their distribution.
         budget: `token_budget`.
-        plan: any plan of these lengths, for what it left out.
+        dropped: [n_dropped], the samples that were left out because of their length.
     """
     if found.n_empty == found.n_samples:
         yield f"all {found.n_samples:,} samples have length 0, so there is nothing to plan; look at the counting"
         return
     if found.n_empty:
         yield f"{_of(found.n_empty, found.n_samples)} have length 0 and are left out; look at how they were counted"
-    dropped = lengths[plan.dropped]
-    overlong = dropped[dropped > 0]
+    overlong = lengths[dropped]
+    overlong = overlong[overlong > 0]
     if len(overlong):
         yield (
             f"{_of(len(overlong), found.n_samples)}, with {overlong.sum(dtype=float) / found.tokens:.1%} of the "

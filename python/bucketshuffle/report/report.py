@@ -128,7 +128,9 @@ class Report:
         planners = strategies(lengths, window=window, **options)
         own = Planner(lengths, **planners[rows[-1].name])
         plan = own.plan(seed)
-        words = list(advice.of_lengths(lengths, found, own.options["token_budget"], plan))
+        admitted = np.asarray(options.get("admitted", np.ones(len(lengths), np.bool_)))
+        by_length = plan.dropped[admitted[plan.dropped]]
+        words = list(advice.of_lengths(lengths, found, own.options["token_budget"], by_length))
         given = {**shape, "name": name, "options": own.options, "measured": measured}
         given |= {"distribution": found, "n_dropped": len(plan.dropped)}
         if not len(plan):

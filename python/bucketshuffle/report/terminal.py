@@ -6,6 +6,8 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from bucketshuffle.report.report import Report
     from bucketshuffle.report.tables import Table
 
@@ -35,7 +37,7 @@ def show(report: Report) -> None:
         console.print(Text.assemble(("note: ", "bold yellow"), sentence))
 
 
-def _print_table(console, table: Table) -> None:  # type: ignore[no-untyped-def]  # rich is not always there
+def _print_table(console: Console, table: Table) -> None:
     from rich import box
     from rich.table import Table as RichTable
     from rich.text import Text
