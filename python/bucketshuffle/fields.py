@@ -51,6 +51,12 @@ def as_fields(lengths: object) -> tuple[Integers, tuple[str, ...] | None]:
     return np.require(values, None, ["C_CONTIGUOUS", "ALIGNED"]), None
 
 
+def sample_tokens(lengths: object) -> Integers:
+    """Returns `[n_samples]`, integer: tokens of each sample, over all fields; `lengths` as for `as_fields`."""
+    values, _ = as_fields(lengths)
+    return values if values.ndim == 1 else values.sum(1)
+
+
 def _checked(name: object, lengths: object) -> Integers:
     """The lengths of one field of a mapping, checked under its name."""
     if not isinstance(name, str):

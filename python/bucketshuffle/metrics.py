@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from bucketshuffle.lengths import as_lengths
+from bucketshuffle.fields import sample_tokens
 from bucketshuffle.options import integer
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def of_epochs(plans: Iterable[EpochPlan], lengths: Any, *, window: int, world_si
         TypeError: `window` or `world_size` is no integer.
         ValueError: no plan, other lengths than the plans', or `window` or `world_size` below 1.
     """
-    lengths = as_lengths(lengths)
+    lengths = sample_tokens(lengths)
     figures: list[dict[str, float]] = []
     mixes, repeated, runs, heaviest = [], [], [], []
     before: EpochPlan | None = None
@@ -188,7 +188,7 @@ def window_distances(plan: EpochPlan, lengths: Any, window: int) -> npt.NDArray[
     below 1e-9.
     """
     integer("window", window, 1)
-    lengths = as_lengths(lengths)
+    lengths = sample_tokens(lengths)
     n_samples = len(plan.indices) + len(plan.dropped)
     if len(lengths) != n_samples:
         raise ValueError(
@@ -309,7 +309,7 @@ def _n_repeated(plan: EpochPlan, batches: npt.NDArray[np.int64] | None, next_bat
 def neighbour_correlation(plan: EpochPlan) -> float:
     """Returns Pearson's correlation of the padded lengths of neighbouring batches, in [-1, 1]; a sawtooth loss curve
     shows here first. 0.0 where all are equal."""
-    lengths = plan.padded_lengths
+    lengths = plan.row_tokens
     if len(lengths) < 3 or np.ptp(lengths[1:]) == 0 or np.ptp(lengths[:-1]) == 0:
         return 0.0
     return float(np.corrcoef(lengths[:-1], lengths[1:])[0, 1])
@@ -334,7 +334,7 @@ def slowest_over_mean(plan: EpochPlan, world_size: int) -> float:
     n_steps = len(plan) // integer("world_size", world_size, 1)
     if n_steps == 0:
         return 1.0
-    padded_tokens = np.diff(plan.offsets) * plan.padded_lengths.astype(np.float64)
+    padded_tokens = np.diff(plan.offsets) * plan.row_tokens.astype(np.float64)
     tokens = padded_tokens[: n_steps * world_size].reshape(n_steps, world_size)
     return float((tokens.max(axis=1) / tokens.mean(axis=1)).mean())
 
