@@ -40,6 +40,40 @@ def loss_tokens_of(data: PreloadedDataset) -> Any:
     return np.array([int((data[i]["labels"] != -100).sum()) for i in range(len(data))])
 
 
+def translations(n_samples: int) -> dict[str, list[Any]]:
+    """Sources, and targets of about 0.6 to 1.4 times their length."""
+    rng = np.random.default_rng(0)
+    sources = rng.integers(3, 60, n_samples)
+    targets = np.maximum(1, sources * rng.uniform(0.6, 1.4, n_samples)).astype(np.int64)
+    return {
+        "input_ids": [rng.integers(4, 100, n) for n in sources],
+        "labels": [rng.integers(4, 100, n) for n in targets],
+    }
+
+
+def utterances(n_samples: int) -> dict[str, list[Any]]:
+    """Features of 80 numbers a frame, and a token for about every tenth frame."""
+    rng = np.random.default_rng(0)
+    frames = rng.integers(40, 400, n_samples)
+    return {
+        "features": [rng.standard_normal((n, 80)).astype(np.float32) for n in frames],
+        "labels": [rng.integers(0, 40, max(1, round(n * rng.uniform(0.05, 0.12)))) for n in frames],
+    }
+
+
+def preference_pairs(n_samples: int) -> list[dict[str, Any]]:
+    """Texts of words that are numbers below 50."""
+    rng = np.random.default_rng(0)
+
+    def text(longest: int) -> str:
+        return " ".join(map(str, rng.integers(0, 50, rng.integers(1, longest))))
+
+    return [
+        {"prompt": text(20) + " ", "chosen": text(30) + " ", "rejected": text(60) + " ", "sample": i}
+        for i in range(n_samples)
+    ]
+
+
 class Model(nn.Module):
     """Predicts each token from itself: it learns at once, and its loss needs the mask."""
 

@@ -123,8 +123,9 @@ impl<'a, L: Length> Census<'a, L> {
             let (index, length, n_overlong) = self.first(|length| length > longest_admissible);
             return Err(match model.padded_lengths.last() {
                 Some(&last) if length > last => {
+                    let (place, name) = (format!("lengths[{index}]"), "padded_lengths".to_owned());
                     let last_index = model.padded_lengths.len() - 1;
-                    Error::BeyondPaddedLengths { index, length, last_index, last, n_overlong, n_samples, longest }
+                    Error::BeyondPaddedLengths { place, length, name, last_index, last, n_overlong, n_samples, longest }
                 }
                 _ => {
                     let (cost, token_budget) = (model.sample_cost(length), model.token_budget);
@@ -140,8 +141,9 @@ impl<'a, L: Length> Census<'a, L> {
         Ok(())
     }
 
-    /// Refuses admitted samples that no bucket holds: the longest of them, as an edge that holds it holds all.
-    pub(crate) fn check_edges(&self, edges: &[u64]) -> Result<()> {
+    /// Refuses admitted samples that no bucket holds: the longest of them, as an edge that holds it holds all. `combined`:
+    /// whether these are the combined lengths of several fields.
+    pub(crate) fn check_edges(&self, edges: &[u64], combined: bool) -> Result<()> {
         let last = edges.len() - 1;
         let Some((shortest, longest)) = self.extremes() else { return Ok(()) };
         let (edge_index, extreme, is_outside): (_, _, &dyn Fn(u64) -> bool) = if longest > edges[last] {
@@ -153,8 +155,8 @@ impl<'a, L: Length> Census<'a, L> {
         };
         let (_, _, n_outside) = self.first(|length| self.admits(length) && is_outside(length));
         let (index, length, _) = self.first(|length| length == extreme);
-        let edge = edges[edge_index];
-        Err(Error::OutsideBoundaries { index, length, edge_index, edge, n_outside, n_samples: self.lengths.len() })
+        let (edge, n_samples) = (edges[edge_index], self.lengths.len());
+        Err(Error::OutsideBoundaries { index, length, edge_index, edge, combined, n_outside, n_samples })
     }
 
     /// Index and length of the first sample that `matches`, and how many do; at least one must.

@@ -113,6 +113,11 @@ impl<P: Position> ByLength<P> {
         self.indices.len()
     }
 
+    /// Sample index at each position.
+    pub(crate) fn indices(&self) -> impl ExactSizeIterator<Item = usize> {
+        self.indices.iter().map(|index| index.get())
+    }
+
     pub(crate) fn n_admitted(&self) -> usize {
         self.n_admitted
     }

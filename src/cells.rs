@@ -12,8 +12,14 @@ const MIN_ITEMS_FOR_CELLS: usize = 1 << 20;
 /// The cell of a key: its leading bits.
 #[inline]
 pub(crate) fn cell_of(key: u64) -> usize {
-    let dropped = (u64::BITS - key.leading_zeros()).saturating_sub(CELL_BITS);
-    ((u64::from(dropped) << (CELL_BITS - 1)) + (key >> dropped)) as usize
+    leading(key, CELL_BITS)
+}
+
+/// The first `n_bits` bits of a number and how many follow them, in one that never falls as the number grows.
+#[inline]
+pub(crate) fn leading(number: u64, n_bits: u32) -> usize {
+    let dropped = (u64::BITS - number.leading_zeros()).saturating_sub(n_bits);
+    ((u64::from(dropped) << (n_bits - 1)) + (number >> dropped)) as usize
 }
 
 /// Returns the items in ascending order. `key` never falls as items ascend, and none is above `largest`.

@@ -7,12 +7,12 @@ use crate::error::Result;
 use crate::memory;
 use crate::options::Options;
 use crate::order::order;
-use crate::pack::{Batch, Packed, alone, longest, pack, split};
+use crate::pack::{Batch, Packed, alone, alone_of_fields, longest, pack, pack_fields, split};
 use crate::plan::{EpochPlan, Totals};
 use crate::planner::{NEVER, Planner, Samples, with_samples};
 use crate::record::{Record, Records, with_records};
 use crate::rng::{self, N_ATTEMPTS, Stage, Streams};
-use crate::sorted::pack_through;
+use crate::sorted::draw_sorted;
 use crate::threads::{self, BETWEEN_CHECKS, Check};
 
 impl Planner {
@@ -52,8 +52,9 @@ impl Planner {
         }, samples => {
             let (mut positions, mut packed) =
                 self.draw(streams, check, |streams| self.pack_sorted(samples, streams, check))?;
-            let longest_of = |range, _| longest(&positions[range]).map_or(0, |it| samples.length(it));
+            let longest_of = |range: Range<usize>, _| self.longest_of(&positions[range], Position::get, |position| samples.length(position));
             self.even_out(&mut packed, streams, longest_of, check)?;
+            self.measure_fields(&mut packed, &positions, Position::get, check)?;
             samples.to_indices(&mut positions, check)?;
             self.write(&positions, Position::get, packed, indices, streams, check)
         })
@@ -106,7 +107,44 @@ impl Planner {
                 return Ok(drawn);
             }
         }
+        if self.fields.is_some() {
+            // No order is known to need the fewest batches, but a pilot needs no more than the count.
+            return pack(Streams::of_pilot(0));
+        }
         pack(Streams { attempt: N_ATTEMPTS, ..streams })
+    }
+
+    /// `Batch::longest` and `Batch::largest` of some samples.
+    fn longest_of<R: Copy + Ord>(
+        &self,
+        samples: &[R],
+        row: impl Fn(R) -> usize,
+        length: impl Fn(R) -> u64,
+    ) -> (u64, u64) {
+        let largest = longest(samples).map_or(0, length);
+        let longest =
+            self.fields.as_ref().map(|fields| fields.combined(&fields.longest(samples.iter().map(|&it| row(it)))));
+        (longest.unwrap_or(largest), largest)
+    }
+
+    /// Finds the longest of each field anew where batches were split.
+    fn measure_fields<R: Copy>(
+        &self,
+        packed: &mut Packed,
+        samples: &[R],
+        row: impl Fn(R) -> usize,
+        check: Check<'_>,
+    ) -> Result<()> {
+        let Some(fields) = self.fields.as_ref().filter(|_| packed.n_splits > 0) else { return Ok(()) };
+        let mut longest = memory::with_capacity(packed.batches.len())?;
+        for (b, &Batch { start, n_samples, .. }) in packed.batches.iter().enumerate() {
+            if b % BETWEEN_CHECKS == 0 {
+                check()?;
+            }
+            longest.push(fields.longest(samples[start..start + n_samples].iter().map(|&sample| row(sample))));
+        }
+        packed.longest_of_fields = longest;
+        Ok(())
     }
 
     /// Shuffles the samples in order of length and packs them.
@@ -117,9 +155,8 @@ impl Planner {
         check: Check<'_>,
     ) -> Result<(Vec<P>, Packed)> {
         let n_threads = threads::n_threads(self.options.threads, samples.n_samples());
-        let positions = samples.shuffled(streams, N_ATTEMPTS - streams.attempt, n_threads, check)?;
-        let packed = pack_through(samples, &positions, &self.model, check)?;
-        Ok((positions, packed))
+        let draw = (streams, N_ATTEMPTS - streams.attempt);
+        draw_sorted(samples, self.fields.as_ref(), &self.model, draw, n_threads, check)
     }
 
     /// Shuffles and packs the records bucket by bucket.
@@ -150,6 +187,13 @@ impl Planner {
                 bucket.iter_mut().zip(keyed).for_each(|(record, (_, sorted))| *record = sorted);
             }
             let at = (i as i32, buckets.starts[i], buckets.top(i));
+            if let Some(fields) = &self.fields {
+                let row = |record: R| record.index(buckets.index_bits);
+                if let Some(bands) = fields.bands {
+                    bands.sort(bucket, fields, row, &self.model, check)?;
+                }
+                return Ok((i, pack_fields(bucket, fields, row, (at.0, at.1), &self.model, check)?));
+            }
             Ok((i, pack(bucket, |record| codec.length(record), at, &self.model, check)?))
         })?;
         of_buckets.sort_unstable_by_key(|&(i, _)| i);
@@ -158,7 +202,12 @@ impl Planner {
             packed.append(of_bucket)?;
         }
         let codec = buckets.codec(-1);
-        packed.append(alone(kept.iter().map(|&record| codec.length(record)), end_of_buckets)?)?;
+        packed.append(match &self.fields {
+            None => alone(kept.iter().map(|&record| codec.length(record)), end_of_buckets)?,
+            Some(fields) => {
+                alone_of_fields(fields, kept.iter().map(|record| record.index(buckets.index_bits)), end_of_buckets)?
+            }
+        })?;
         Ok(packed)
     }
 
@@ -171,11 +220,13 @@ impl Planner {
         streams: Streams,
         check: Check<'_>,
     ) -> Result<EpochPlan> {
+        let row = |record: R| record.index(buckets.index_bits);
         let longest_of = |range: Range<usize>, bucket| {
-            longest(&records[range]).map_or(0, |record| buckets.codec(bucket).length(record))
+            self.longest_of(&records[range], row, |record| buckets.codec(bucket).length(record))
         };
         self.even_out(&mut packed, streams, longest_of, check)?;
-        self.write(records, |record| record.index(buckets.index_bits), packed, indices, streams, check)
+        self.measure_fields(&mut packed, records, row, check)?;
+        self.write(records, row, packed, indices, streams, check)
     }
 
     /// Splits batches up to the constant count.
@@ -183,7 +234,7 @@ impl Planner {
         &self,
         packed: &mut Packed,
         streams: Streams,
-        longest_of: impl Fn(Range<usize>, i32) -> u64,
+        longest_of: impl Fn(Range<usize>, i32) -> (u64, u64),
         check: Check<'_>,
     ) -> Result<()> {
         if self.options.constant_count {
@@ -197,7 +248,7 @@ impl Planner {
         &self,
         samples: &[R],
         index: impl Fn(R) -> usize,
-        Packed { batches, closed, n_splits }: Packed,
+        Packed { batches, closed, n_splits, longest_of_fields }: Packed,
         indices: &mut [i64],
         streams: Streams,
         check: Check<'_>,
@@ -206,7 +257,7 @@ impl Planner {
         let mut plan = EpochPlan {
             indices: Vec::new(),
             offsets: memory::with_capacity(batches.len() + 1)?,
-            padded_lengths: memory::with_capacity(batches.len())?,
+            padded_lengths: memory::with_capacity(batches.len() * self.options.fields.len().max(1))?,
             costs: memory::with_capacity(batches.len())?,
             buckets: memory::with_capacity(batches.len())?,
             boundaries: memory::collect(self.boundaries.iter().map(|&edge| edge as i64))?,
@@ -228,18 +279,25 @@ impl Planner {
                 check()?;
                 next_check = position + BETWEEN_CHECKS;
             }
-            let Batch { start, n_samples, longest, bucket } = batches[i];
+            let Batch { start, n_samples, longest, largest, bucket } = batches[i];
             let of_batch = &mut indices[position..position + n_samples];
             for (out, &sample) in of_batch.iter_mut().zip(&samples[start..start + n_samples]) {
                 *out = index(sample) as i64;
             }
             position += n_samples;
             plan.offsets.push(position as i64);
-            let (padded_length, cost) = (model.padded_length(longest), model.batch_cost(n_samples, longest));
-            plan.padded_lengths.push(padded_length as i64);
+            let first = plan.padded_lengths.len();
+            match &self.fields {
+                None => plan.padded_lengths.push(model.padded_length(longest) as i64),
+                Some(fields) => plan.padded_lengths.extend(
+                    (0..fields.n_fields()).map(|f| fields.padded_length(f, longest_of_fields[i][f].into()) as i64),
+                ),
+            }
+            let row_tokens: i64 = plan.padded_lengths[first..].iter().sum();
+            let cost = model.batch_cost(n_samples, longest);
             plan.costs.push(i64::try_from(cost).unwrap_or(i64::MAX));
-            plan.buckets.push(if bucket < 0 { bucket } else { self.bucket_of(longest) });
-            plan.totals.padded_tokens += n_samples as u128 * u128::from(padded_length);
+            plan.buckets.push(if bucket < 0 { bucket } else { self.bucket_of(largest) });
+            plan.totals.padded_tokens += n_samples as u128 * row_tokens as u128;
             plan.totals.cost += cost;
         }
         Ok(plan)

@@ -42,12 +42,50 @@ pub enum Error {
         /// The longest length of all, tokens.
         longest: u64,
     },
+    /// A sample without tokens in any field under `empty="error"`.
+    EmptyRow {
+        /// The lengths of the first such sample, as the caller would write them.
+        places: String,
+        /// How many samples are empty.
+        n_empty: usize,
+        /// How many samples there are.
+        n_samples: usize,
+    },
+    /// A sample of several fields that costs more than the token budget by itself, under `overlong="error"`.
+    OverLongRow {
+        /// The lengths of the first such sample, as the caller would write them.
+        places: String,
+        /// What a batch of this one sample costs, tokens.
+        cost: u64,
+        /// The budget, tokens.
+        token_budget: u64,
+        /// How many samples are over-long.
+        n_overlong: usize,
+        /// How many samples there are.
+        n_samples: usize,
+    },
+    /// Lengths of several fields that belong to no whole number of samples.
+    NumberOfLengths {
+        /// How many were passed.
+        n_lengths: usize,
+        /// How many fields the options describe.
+        n_fields: usize,
+    },
+    /// One field where several belong, or too many.
+    NumberOfFields {
+        /// How many were passed.
+        n_fields: usize,
+        /// The most that are accepted.
+        max_fields: usize,
+    },
     /// A sample that none of the padded lengths holds, under `overlong="error"`.
     BeyondPaddedLengths {
-        /// Position of the first such sample.
-        index: usize,
-        /// Its length, tokens.
+        /// Where the first such length stands, as the caller would write it.
+        place: String,
+        /// That length, tokens.
         length: u64,
+        /// The list, as the caller would write it.
+        name: String,
         /// Position of the last padded length.
         last_index: usize,
         /// That padded length, tokens.
@@ -78,6 +116,8 @@ pub enum Error {
         edge_index: usize,
         /// That edge, tokens.
         edge: u64,
+        /// Whether the length is the combined one of several fields.
+        combined: bool,
         /// How many samples lie beyond it.
         n_outside: usize,
         /// How many samples there are.
@@ -101,6 +141,8 @@ pub enum Error {
     },
     /// Padded lengths that do not ascend.
     UnorderedPaddedLengths {
+        /// The list, as the caller would write it.
+        name: String,
         /// Position of the first length that is not above the one before it.
         index: usize,
         /// That length, tokens.
@@ -110,6 +152,8 @@ pub enum Error {
     },
     /// No padded length, or too many.
     NumberOfPaddedLengths {
+        /// The list, as the caller would write it.
+        name: String,
         /// How many were passed.
         n_lengths: usize,
         /// The most that are accepted.
@@ -224,33 +268,55 @@ impl fmt::Display for Error {
                  length = {}; correct the length, or set overlong=\"drop\"",
                 i64::MAX
             ),
-            Self::OutsideBoundaries { index, length, edge_index: 0, edge, n_outside, n_samples } => write!(
+            Self::OutsideBoundaries { index, length, edge_index: 0, edge, combined, n_outside, n_samples } => write!(
                 f,
-                "lengths[{index}] = {length} is not above the first edge boundaries[0] = {edge}; start boundaries \
+                "{}lengths[{index}] = {length} is not above the first edge boundaries[0] = {edge}; start boundaries \
                  with an edge below {length}, or set boundaries=\"auto\" ({n_outside} of {n_samples} samples are not \
-                 above it, this one is the shortest)"
+                 above it, this one is the shortest)",
+                if *combined { "combined " } else { "" }
             ),
-            Self::OutsideBoundaries { index, length, edge_index, edge, n_outside, n_samples } => write!(
+            Self::OutsideBoundaries { index, length, edge_index, edge, combined, n_outside, n_samples } => write!(
                 f,
-                "lengths[{index}] = {length} exceeds the last edge boundaries[{edge_index}] = {edge}; append an edge \
+                "{}lengths[{index}] = {length} exceeds the last edge boundaries[{edge_index}] = {edge}; append an edge \
                  of {length} or more, or set boundaries=\"auto\" ({n_outside} of {n_samples} samples exceed it, this \
-                 one is the longest)"
+                 one is the longest)",
+                if *combined { "combined " } else { "" }
             ),
-            Self::BeyondPaddedLengths { index, length, last_index, last, n_overlong, n_samples, longest } => write!(
+            Self::EmptyRow { places, n_empty, n_samples } => write!(
                 f,
-                "lengths[{index}] = {length} exceeds the last padded length padded_lengths[{last_index}] = {last}; \
+                "{places} leave a sample without tokens; remove the sample, or set empty=\"drop\" ({n_empty} of \
+                 {n_samples} samples are empty)"
+            ),
+            Self::OverLongRow { places, cost, token_budget, n_overlong, n_samples } => write!(
+                f,
+                "{places} cost {cost}, which exceeds token_budget = {token_budget}; raise token_budget, or set \
+                 overlong=\"drop\" or \"keep\" ({n_overlong} of {n_samples} samples are over-long)"
+            ),
+            Self::NumberOfLengths { n_lengths, n_fields } => write!(
+                f,
+                "lengths has {n_lengths} lengths, which is no multiple of the {n_fields} fields; pass one length of \
+                 each field for each sample"
+            ),
+            Self::NumberOfFields { n_fields, max_fields } => {
+                write!(f, "lengths has {n_fields} fields, outside [2, {max_fields}]; pass one dimension for one field")
+            }
+            Self::BeyondPaddedLengths { place, length, name, last_index, last, n_overlong, n_samples, longest } => {
+                write!(
+                    f,
+                    "{place} = {length} exceeds the last padded length {name}[{last_index}] = {last}; \
                  append a padded length of {longest} or more, or set overlong=\"drop\" or \"keep\" ({n_overlong} of \
                  {n_samples} samples are over-long, the longest is {longest})"
-            ),
-            Self::UnorderedPaddedLengths { index, length, previous } => write!(
+                )
+            }
+            Self::UnorderedPaddedLengths { name, index, length, previous } => write!(
                 f,
-                "padded_lengths[{index}] = {length} does not exceed padded_lengths[{}] = {previous}; pass strictly \
+                "{name}[{index}] = {length} does not exceed {name}[{}] = {previous}; pass strictly \
                  ascending lengths, such as [512, 1024, 2048]",
                 index - 1
             ),
-            Self::NumberOfPaddedLengths { n_lengths, max_lengths } => write!(
+            Self::NumberOfPaddedLengths { name, n_lengths, max_lengths } => write!(
                 f,
-                "padded_lengths has {n_lengths} lengths, outside [1, {max_lengths}]; pass the lengths that batches may \
+                "{name} has {n_lengths} lengths, outside [1, {max_lengths}]; pass the lengths that batches may \
                  be padded to, such as [512, 1024, 2048]"
             ),
             Self::MaskSize { n_admitted, n_samples } => {

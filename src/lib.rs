@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod admission;
+mod bands;
 mod boundaries;
 mod bucket;
 mod by_key;
@@ -23,6 +24,7 @@ mod cost;
 mod epoch;
 mod error;
 mod exponential;
+mod fields;
 mod lengths;
 mod memory;
 mod options;
@@ -44,6 +46,7 @@ pub use admission::{Empty, Overlong};
 pub use bucket::Boundaries;
 pub use cost::CostModel;
 pub use error::{Error, Result};
+pub use fields::{Combine, Field, Weight};
 pub use lengths::Lengths;
 pub use options::{Options, Strategy};
 pub use pack::Closed;

@@ -3,6 +3,7 @@ use crate::admission::{Empty, Overlong};
 use crate::bucket::Boundaries;
 use crate::cost::CostModel;
 use crate::error::{Error, Result, check_range};
+use crate::fields::{Combine, Field, MAX_FIELDS};
 use crate::shapes::PaddedLengths;
 
 /// How samples are brought together.
@@ -23,6 +24,10 @@ pub struct Options {
     pub cost: CostModel,
     /// To which lengths batches are padded, where that is not every multiple of `cost.pad_to_multiple_of`.
     pub padded_lengths: Option<PaddedLengths>,
+    /// How each of several fields is padded, in place of `padded_lengths` and of what `cost` says of it; empty: one field.
+    pub fields: Vec<Field>,
+    /// How the costs of several fields make that of a sample.
+    pub combine: Combine,
     /// Where the boundaries come from.
     pub boundaries: Boundaries,
     /// How samples are brought together.
@@ -53,6 +58,8 @@ impl Default for Options {
                 quadratic_length: None,
             },
             padded_lengths: None,
+            fields: Vec::new(),
+            combine: Combine::Sum,
             boundaries: Boundaries::RepeatWeight(Boundaries::DEFAULT_REPEAT_WEIGHT),
             strategy: Strategy::Bucketed,
             window: 1,
@@ -87,7 +94,16 @@ impl Options {
             return Err(Error::AlignRanks { align_ranks: self.align_ranks, window: self.window });
         }
         if let Some(padded_lengths) = &self.padded_lengths {
-            padded_lengths.validate(pad_to_multiple_of)?;
+            padded_lengths.validate("padded_lengths", pad_to_multiple_of)?;
+        }
+        if self.fields.is_empty() && self.combine != Combine::Sum {
+            return Err(Error::NoEffect { name: "combine", with: "lengths of one field".to_owned() });
+        }
+        if !self.fields.is_empty() && !(2..=MAX_FIELDS).contains(&self.fields.len()) {
+            return Err(Error::NumberOfFields { n_fields: self.fields.len(), max_fields: MAX_FIELDS });
+        }
+        for (number, field) in self.fields.iter().enumerate() {
+            field.validate(number)?;
         }
         let strategy = match self.strategy {
             Strategy::Bucketed => return self.boundaries.validate(),

@@ -3,6 +3,7 @@ use std::ops::Range;
 
 use crate::cost::CostModel;
 use crate::error::Result;
+use crate::fields::{Fields, Longest, MAX_FIELDS, with_zeros};
 use crate::memory;
 use crate::rng::{self, Stage, Streams};
 use crate::threads::{BETWEEN_CHECKS, Check};
@@ -13,8 +14,10 @@ pub(crate) struct Batch {
     /// Position of its first record.
     pub start: usize,
     pub n_samples: usize,
-    /// Longest sample, tokens.
+    /// Longest sample, tokens. Several fields: the combined length of the longest of each.
     pub longest: u64,
+    /// Longest sample, tokens. Several fields: the largest combined length of a sample.
+    pub largest: u64,
     /// The bucket; -1 for an over-long sample that is kept.
     pub bucket: i32,
 }
@@ -80,11 +83,81 @@ pub(crate) fn pack<R: Copy + Ord>(
             end += 1;
         }
         let n_samples = end - start;
-        let batch = Batch { start: start_of_bucket + start, n_samples, longest: length(longest), bucket };
+        let longest = length(longest);
+        let batch = Batch { start: start_of_bucket + start, n_samples, longest, largest: longest, bucket };
         memory::push(&mut packed.batches, batch)?;
         start = end;
     }
     packed.closed.by_bucket_end += 1;
+    Ok(packed)
+}
+
+/// Packs samples with several fields, as `pack` does those with one. A larger one never has a lower combined length.
+pub(crate) fn pack_fields<R: Copy + Ord>(
+    samples: &[R],
+    fields: &Fields,
+    row: impl Fn(R) -> usize,
+    at: (i32, usize),
+    model: &CostModel,
+    check: Check<'_>,
+) -> Result<Packed> {
+    match fields.stride {
+        2 => pack_rows::<R, 2>(samples, fields, row, at, model, check),
+        4 => pack_rows::<R, 4>(samples, fields, row, at, model, check),
+        _ => pack_rows::<R, MAX_FIELDS>(samples, fields, row, at, model, check),
+    }
+}
+
+fn pack_rows<R: Copy + Ord, const S: usize>(
+    samples: &[R],
+    fields: &Fields,
+    row: impl Fn(R) -> usize,
+    (bucket, start_of_bucket): (i32, usize),
+    model: &CostModel,
+    check: Check<'_>,
+) -> Result<Packed> {
+    let rows = fields.rows::<S>();
+    // What `model.cap` says of combined lengths, which are padded as they are. A division for each longer sample would
+    // take 3 ns a sample.
+    let max_size = model.max_batch_size.unwrap_or(u64::MAX);
+    let fits = |n_samples: usize, together: u64| {
+        let cost = (n_samples as u64).checked_mul(model.per_sample.saturating_add(together));
+        n_samples as u64 <= max_size && cost.is_some_and(|cost| cost <= model.token_budget)
+    };
+    let mut packed = Packed::default();
+    let mut start = 0;
+    while start < samples.len() {
+        if packed.batches.len() % BETWEEN_CHECKS == 0 {
+            check()?;
+        }
+        let mut longest = rows[row(samples[start])];
+        let mut together = fields.combined(&longest);
+        let mut end = start + 1;
+        while let Some(&next) = samples.get(end) {
+            let row = &rows[row(next)];
+            let longest_with_next: [u32; S] = std::array::from_fn(|f| longest[f].max(row[f]));
+            let grows = longest_with_next != longest;
+            let together_with_next = if grows { fields.combined(&longest_with_next) } else { together };
+            if !fits(end + 1 - start, together_with_next) {
+                if (end + 1 - start) as u64 > model.budget_cap(together_with_next) {
+                    packed.closed.by_budget += 1;
+                } else {
+                    packed.closed.by_max_batch_size += 1;
+                }
+                break;
+            }
+            (longest, together) = (longest_with_next, together_with_next);
+            end += 1;
+        }
+        let largest = samples[start..end].iter().copied().fold(samples[start], R::max);
+        let largest = fields.combined(&rows[row(largest)]);
+        let batch =
+            Batch { start: start_of_bucket + start, n_samples: end - start, longest: together, largest, bucket };
+        memory::push(&mut packed.batches, batch)?;
+        memory::push(&mut packed.longest_of_fields, with_zeros(longest))?;
+        start = end;
+    }
+    packed.closed.by_bucket_end += u64::from(!samples.is_empty());
     Ok(packed)
 }
 
@@ -102,12 +175,16 @@ pub(crate) struct Packed {
     pub closed: Closed,
     /// Batches added by splitting.
     pub n_splits: u64,
+    /// `[n_batches]` before any was split: the longest of each field; empty where there is one.
+    pub longest_of_fields: Vec<Longest>,
 }
 
 impl Packed {
     pub(crate) fn append(&mut self, mut other: Self) -> Result<()> {
         memory::reserve(&mut self.batches, other.batches.len())?;
         self.batches.append(&mut other.batches);
+        memory::reserve(&mut self.longest_of_fields, other.longest_of_fields.len())?;
+        self.longest_of_fields.append(&mut other.longest_of_fields);
         self.closed += other.closed;
         self.n_splits += other.n_splits;
         Ok(())
@@ -116,20 +193,29 @@ impl Packed {
 
 /// The kept over-long samples, each in a batch of its own.
 pub(crate) fn alone(lengths: impl Iterator<Item = u64>, start: usize) -> Result<Packed> {
-    let batch = |(start, longest)| Batch { start, n_samples: 1, longest, bucket: -1 };
+    let batch = |(start, longest)| Batch { start, n_samples: 1, longest, largest: longest, bucket: -1 };
     let batches = memory::collect((start..).zip(lengths).map(batch))?;
     let by_budget = batches.len() as u64;
-    Ok(Packed { batches, closed: Closed { by_budget, ..Closed::default() }, n_splits: 0 })
+    Ok(Packed { batches, closed: Closed { by_budget, ..Closed::default() }, ..Packed::default() })
+}
+
+/// The same of samples with several fields, which are in these rows.
+pub(crate) fn alone_of_fields(fields: &Fields, rows: impl Iterator<Item = usize>, start: usize) -> Result<Packed> {
+    let longest = rows.map(|row| fields.longest(std::iter::once(row)));
+    let longest_of_fields = memory::collect(longest)?;
+    let packed = alone(longest_of_fields.iter().map(|longest| fields.combined(longest)), start)?;
+    Ok(Packed { longest_of_fields, ..packed })
 }
 
 /// Splits batches until there are `n_batches`: in every round a random choice of those with two samples or more, each
-/// into halves, so that no length is favoured. Ends early where every batch is down to one sample. `longest` tells the
-/// longest of the samples at some positions, which are all of one bucket. Returns how many batches it has added.
+/// into halves, so that no length is favoured. Ends early where every batch is down to one sample. `longest` tells
+/// `Batch::longest` and `Batch::largest` of the samples at some positions, which are all of one bucket. Returns how many
+/// batches it has added.
 pub(crate) fn split(
     batches: &mut Vec<Batch>,
     n_batches: usize,
     streams: Streams,
-    longest: impl Fn(Range<usize>, i32) -> u64,
+    longest: impl Fn(Range<usize>, i32) -> (u64, u64),
     check: Check<'_>,
 ) -> Result<u64> {
     let n_packed = batches.len();
@@ -143,11 +229,9 @@ pub(crate) fn split(
         chosen.truncate(missing);
         chosen.sort_unstable();
         let mut chosen = chosen.into_iter().peekable();
-        let part = |start: usize, n_samples: usize, bucket: i32| Batch {
-            start,
-            n_samples,
-            longest: longest(start..start + n_samples, bucket),
-            bucket,
+        let part = |start: usize, n_samples: usize, bucket: i32| {
+            let (longest, largest) = longest(start..start + n_samples, bucket);
+            Batch { start, n_samples, longest, largest, bucket }
         };
         let mut parts = memory::with_capacity(batches.len() + chosen.len())?;
         for (i, &batch) in batches.iter().enumerate() {
@@ -184,7 +268,7 @@ mod tests {
                 if let Some(batch) = expected.last_mut() {
                     let longest = batch.longest.max(length);
                     if batch.n_samples < model.cap(longest) {
-                        *batch = Batch { n_samples: batch.n_samples + 1, longest, ..*batch };
+                        *batch = Batch { n_samples: batch.n_samples + 1, longest, largest: longest, ..*batch };
                         continue;
                     }
                     if (batch.n_samples as u64) < token_budget / longest {
@@ -193,7 +277,8 @@ mod tests {
                         closed.by_budget += 1;
                     }
                 }
-                expected.push(Batch { start: start + i, n_samples: 1, longest: length, bucket: 7 });
+                let (longest, largest) = (length, length);
+                expected.push(Batch { start: start + i, n_samples: 1, longest, largest, bucket: 7 });
             }
             closed.by_bucket_end += u64::from(!lengths.is_empty());
             let packed = pack(&lengths, |length| length, (7, start, 40), &model, &|| Ok(())).unwrap();

@@ -15,11 +15,11 @@ pub struct EpochPlan {
     pub indices: Vec<i64>,
     /// `[n_batches + 1]`, positions in `indices`.
     pub offsets: Vec<i64>,
-    /// `[n_batches]`, tokens of a row of the padded batch.
+    /// `[n_batches]`, tokens of a row of the padded batch; several fields: `[n_batches, n_fields]`.
     pub padded_lengths: Vec<i64>,
     /// `[n_batches]`, cost of each batch under the cost model, tokens; at most 2^63 - 1.
     pub costs: Vec<i64>,
-    /// `[n_batches]`, the bucket that holds the longest sample of each batch; -1: an over-long sample, kept.
+    /// `[n_batches]`, the bucket that holds the largest sample of each batch; -1: an over-long sample, kept.
     pub buckets: Vec<i32>,
     /// `[n_buckets + 1]`, edges: bucket `i` holds `boundaries[i] < length <= boundaries[i + 1]`.
     pub boundaries: Vec<i64>,
@@ -34,7 +34,7 @@ pub struct EpochPlan {
 pub struct Totals {
     /// Tokens of all planned samples.
     pub real_tokens: u128,
-    /// `B * L`, summed over the batches.
+    /// `B * L`, summed over the batches and the fields.
     pub padded_tokens: u128,
     /// Cost of all batches under the cost model, tokens.
     pub cost: u128,

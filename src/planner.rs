@@ -2,17 +2,19 @@
 use std::sync::OnceLock;
 
 use crate::admission::{Census, Selection};
+use crate::bands::{Bands, MAX_TRIED};
 use crate::boundaries;
 use crate::bucket::{self, Boundaries, Buckets};
 use crate::by_length::ByLength;
 use crate::cost::CostModel;
 use crate::error::{Error, Result};
+use crate::fields::{Fields, MAX_FIELDS};
 use crate::lengths::{Length, Lengths};
 use crate::memory;
 use crate::options::{Options, Strategy};
 use crate::plan::EpochPlan;
-use crate::record::{Records, with_records};
-use crate::rng::N_PILOTS;
+use crate::record::{Record, Records, with_records};
+use crate::rng::{self, N_PILOTS, Stage, Streams};
 use crate::shapes::PaddedLengths;
 use crate::sorted::sorted;
 use crate::threads::Check;
@@ -24,6 +26,8 @@ pub struct Planner {
     /// The cost model of the options, with the padded lengths that were chosen.
     pub(crate) model: CostModel,
     pub(crate) samples: Samples,
+    /// The lengths of all fields, where there are several.
+    pub(crate) fields: Option<Fields>,
     pub(crate) boundaries: Vec<u64>,
     pub(crate) dropped: Vec<usize>,
     pub(crate) dropped_tokens: u128,
@@ -82,6 +86,15 @@ impl Planner {
         Self::until(NEVER, lengths.into(), admitted, options)
     }
 
+    /// Like `of_admitted`, for samples with as many lengths as `options` has fields: `[n_samples, n_fields]`.
+    ///
+    /// # Errors
+    ///
+    /// As `of_admitted`, and for lengths that make no whole number of samples.
+    pub fn of_fields(lengths: Vec<u32>, admitted: Option<&[bool]>, options: Options) -> Result<Self> {
+        Self::of_fields_until(NEVER, lengths, admitted, options)
+    }
+
     /// Like `of_admitted`, until `check` returns an error.
     pub(crate) fn until(
         check: Check<'_>,
@@ -90,11 +103,47 @@ impl Planner {
         options: Options,
     ) -> Result<Self> {
         options.validate()?;
+        if !options.fields.is_empty() {
+            return Err(Error::NumberOfFields { n_fields: 1, max_fields: MAX_FIELDS });
+        }
         let planner = match lengths {
-            Lengths::U16(lengths) => Self::of_selected(lengths, admitted, options, check),
-            Lengths::U32(lengths) => Self::of_selected(lengths, admitted, options, check),
-            Lengths::U64(lengths) => Self::of_selected(lengths, admitted, options, check),
+            Lengths::U16(lengths) => Self::of_selected(lengths, admitted, options, None, check),
+            Lengths::U32(lengths) => Self::of_selected(lengths, admitted, options, None, check),
+            Lengths::U64(lengths) => Self::of_selected(lengths, admitted, options, None, check),
         }?;
+        planner.with_count(check)
+    }
+
+    /// Like `of_fields`, until `check` returns an error.
+    pub(crate) fn of_fields_until(
+        check: Check<'_>,
+        lengths: Vec<u32>,
+        admitted: Option<&[bool]>,
+        options: Options,
+    ) -> Result<Self> {
+        options.validate()?;
+        let (n_lengths, n_fields) = (lengths.len(), options.fields.len());
+        if n_fields == 0 {
+            return Err(Error::NumberOfFields { n_fields, max_fields: MAX_FIELDS });
+        }
+        if !n_lengths.is_multiple_of(n_fields) {
+            return Err(Error::NumberOfLengths { n_lengths, n_fields });
+        }
+        check_mask(admitted, n_lengths / n_fields)?;
+        let fields = Fields::new(lengths, admitted, &options, check)?;
+        let combined = fields.combined_lengths(admitted, &options, check)?;
+        let planner = if combined.iter().all(|&length| u32::try_from(length).is_ok()) {
+            let combined: Vec<u32> = memory::collect(combined.into_iter().map(|length| length as u32))?;
+            Self::of_selected(&combined, admitted, options, Some(fields), check)
+        } else {
+            Self::of_selected(&combined, admitted, options, Some(fields), check)
+        }?;
+        planner.with_count(check)
+    }
+
+    /// Checks the constant count.
+    fn with_count(self, check: Check<'_>) -> Result<Self> {
+        let planner = self;
         if planner.options.constant_count {
             let (n_samples, window) = (planner.n_samples(), planner.options.window);
             let n_batches = planner.n_batches_until(check)?;
@@ -109,36 +158,50 @@ impl Planner {
         lengths: &[L],
         admitted: Option<&[bool]>,
         options: Options,
+        fields: Option<Fields>,
         check: Check<'_>,
     ) -> Result<Self> {
         let n_samples = lengths.len();
+        check_mask(admitted, n_samples)?;
         let Some(admitted) = admitted else {
-            return Self::of(lengths, &Selection { indices: None, n_samples }, options, check);
+            return Self::of(lengths, &Selection { indices: None, n_samples }, options, fields, check);
         };
-        if admitted.len() != n_samples {
-            return Err(Error::MaskSize { n_admitted: admitted.len(), n_samples });
-        }
         let indices: Vec<usize> = memory::collect((0..n_samples).filter(|&i| admitted[i]))?;
         let selected: Vec<L> = memory::collect(indices.iter().map(|&i| lengths[i]))?;
-        let mut planner = Self::of(&selected, &Selection { indices: Some(indices), n_samples }, options, check)?;
+        let selection = Selection { indices: Some(indices), n_samples };
+        let tokens = |i: usize| fields.as_ref().map_or_else(|| lengths[i].into(), |fields| fields.tokens(i));
+        let not_admitted = (0..n_samples).filter(|&i| !admitted[i]);
+        let tokens_not_admitted: u128 = not_admitted.map(|i| u128::from(tokens(i))).sum();
+        let mut planner = Self::of(&selected, &selection, options, fields, check)?;
         memory::reserve(&mut planner.dropped, n_samples - selected.len())?;
         planner.dropped.extend((0..n_samples).filter(|&i| !admitted[i]));
         planner.dropped.sort_unstable();
-        let not_admitted = lengths.iter().zip(admitted).filter(|&(_, &admitted)| !admitted);
-        planner.dropped_tokens += not_admitted.map(|(&length, _)| u128::from(length.into())).sum::<u128>();
+        planner.dropped_tokens += tokens_not_admitted;
         Ok(planner)
     }
 
-    fn of<L: Length>(lengths: &[L], selection: &Selection, options: Options, check: Check<'_>) -> Result<Self> {
+    fn of<L: Length>(
+        lengths: &[L],
+        selection: &Selection,
+        options: Options,
+        mut fields: Option<Fields>,
+        check: Check<'_>,
+    ) -> Result<Self> {
         let mut model = options.cost.clone();
         if let Some(PaddedLengths::List(list)) = &options.padded_lengths {
             model.padded_lengths.clone_from(list);
         }
         let census = Census::of(lengths, selection, &model)?;
-        census.check(&model, options.empty, options.overlong)?;
+        if fields.is_none() {
+            census.check(&model, options.empty, options.overlong)?;
+        }
         if let Some(padded_lengths) = &options.padded_lengths {
             model.padded_lengths = padded_lengths.choose(&census.histogram(check)?, &model, check)?;
         }
+        let tokens = match &fields {
+            None => census.tokens(),
+            Some(fields) => (0..lengths.len()).map(|i| u128::from(fields.tokens(selection.index(i)))).sum(),
+        };
         let hard = match (options.strategy, &options.boundaries) {
             (Strategy::Random, _) => Some(bucket::one_bucket(&census)),
             (Strategy::Sorted, _) | (_, Boundaries::RepeatWeight(_) | Boundaries::PaddingTarget(_)) => None,
@@ -146,21 +209,28 @@ impl Planner {
                 Some(boundaries::optimal(&census.histogram(check)?, &model, *n_buckets, check)?)
             }
             (_, Boundaries::Edges(edges)) => {
-                census.check_edges(edges)?;
+                census.check_edges(edges, fields.is_some())?;
                 Some(edges.clone())
             }
         };
         let (samples, boundaries, left_out) = match hard {
             Some(edges) => {
-                let (records, buckets, left_out) = bucket::partition(&census, edges.clone(), options.overlong, check)?;
+                let (records, buckets, mut left_out) =
+                    bucket::partition(&census, edges.clone(), options.overlong, check)?;
+                if let Some(fields) = &mut fields {
+                    left_out.tokens = fields.tokens_of(&left_out.samples);
+                    if options.strategy == Strategy::Bucketed {
+                        choose_bands(fields, &records, &buckets, &model, check)?;
+                    }
+                }
                 (Samples::InBuckets(records, buckets), edges, left_out)
             }
             None if u32::try_from(selection.n_samples).is_ok() => {
-                let (samples, edges, left_out) = sorted(&census, &model, &options, check)?;
+                let (samples, edges, left_out) = sorted(&census, &model, &options, fields.as_mut(), check)?;
                 (Samples::Sorted(samples), edges, left_out)
             }
             None => {
-                let (samples, edges, left_out) = sorted(&census, &model, &options, check)?;
+                let (samples, edges, left_out) = sorted(&census, &model, &options, fields.as_mut(), check)?;
                 (Samples::SortedWide(samples), edges, left_out)
             }
         };
@@ -168,8 +238,9 @@ impl Planner {
             options,
             model,
             samples,
+            fields,
             boundaries,
-            real_tokens: census.tokens() - left_out.tokens,
+            real_tokens: tokens - left_out.tokens,
             dropped: left_out.samples,
             dropped_tokens: left_out.tokens,
             n_packed: OnceLock::new(),
@@ -204,6 +275,37 @@ impl Planner {
     #[must_use]
     pub fn model(&self) -> &CostModel {
         &self.model
+    }
+
+    /// How many lengths a sample has.
+    #[must_use]
+    pub fn n_fields(&self) -> usize {
+        self.options.fields.len().max(1)
+    }
+
+    /// The padded lengths of field `f` that were given or chosen, ascending; empty: any multiple.
+    #[must_use]
+    pub fn padded_lengths(&self, f: usize) -> &[u64] {
+        self.fields.as_ref().map_or(&self.model.padded_lengths, |fields| fields.padded_lengths(f))
+    }
+
+    /// Tokens of a row of field `f mod n_fields` in a batch whose longest has `length` tokens there.
+    #[must_use]
+    pub fn padded_length(&self, f: usize, length: u64) -> u64 {
+        match &self.fields {
+            None => self.model.padded_length(length),
+            Some(fields) => fields.padded_length(f % fields.n_fields(), length),
+        }
+    }
+
+    /// The cost of a batch of `n_samples` whose longest have `longest` tokens, `[n_fields]`, none negative.
+    #[cfg(feature = "python")]
+    pub(crate) fn batch_cost(&self, n_samples: usize, longest: &[i64]) -> u128 {
+        let longest_of_all = match &self.fields {
+            None => longest[0] as u64,
+            Some(fields) => fields.combined(&longest.iter().map(|&length| length as u32).collect::<Vec<_>>()),
+        };
+        self.model.batch_cost(n_samples, longest_of_all)
     }
 
     /// The number of batches of every epoch under `constant_count`: what packing needs, rounded up to a multiple of
@@ -242,6 +344,37 @@ impl Planner {
         }
         let n_packed = if least == most { most } else { (most + most / 512).min(self.n_samples()) };
         Ok(*self.n_packed.get_or_init(|| n_packed))
+    }
+}
+
+/// Chooses the bands of hard buckets from a pilot's order of each.
+fn choose_bands(
+    fields: &mut Fields,
+    records: &Records,
+    buckets: &Buckets,
+    model: &CostModel,
+    check: Check<'_>,
+) -> Result<()> {
+    with_records!(records, records => {
+        let mut records = memory::copy(records)?;
+        let mut tried = memory::with_capacity(buckets.len())?;
+        let mut rest = &mut records[..];
+        for (i, ends) in buckets.starts.windows(2).enumerate() {
+            let (bucket, after) = rest.split_at_mut(ends[1] - ends[0]);
+            rng::shuffle(bucket, &mut Streams::of_pilot(0).open(Stage::Shuffle, i as u64), check)?;
+            tried.push(&bucket[..bucket.len().min(MAX_TRIED / buckets.len())]);
+            rest = after;
+        }
+        let row = |record: _| Record::index(record, buckets.index_bits);
+        fields.bands = Bands::choose(&tried, fields, row, model, check)?;
+    });
+    Ok(())
+}
+
+fn check_mask(admitted: Option<&[bool]>, n_samples: usize) -> Result<()> {
+    match admitted.map(<[bool]>::len) {
+        Some(n_admitted) if n_admitted != n_samples => Err(Error::MaskSize { n_admitted, n_samples }),
+        _ => Ok(()),
     }
 }
 

@@ -6,13 +6,14 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use numpy::{Element, IntoPyArray, PyArray1, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
+use numpy::{Element, IntoPyArray, PyArray1, PyArray2, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyMemoryError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::fields::MAX_LENGTH;
 use crate::threads::Check;
-use crate::{Closed, EpochPlan, Error, Lengths, Options, Planner, Totals, memory};
+use crate::{Closed, EpochPlan, Error, Field, Lengths, Options, Planner, Totals, memory};
 
 mod collate;
 mod options;
@@ -48,18 +49,21 @@ impl From<Error> for PyErr {
 
 /// One epoch of `lengths`; see `bucketshuffle.pack_epoch`.
 #[pyfunction]
-#[pyo3(signature = (lengths, admitted, seed, epoch, **options))]
+#[pyo3(signature = (lengths, admitted, names, seed, epoch, **options))]
 fn pack_epoch<'py>(
     py: Python<'py>,
     lengths: &Bound<'py, PyUntypedArray>,
     admitted: Option<&Bound<'py, PyArray1<bool>>>,
+    names: Option<Vec<String>>,
     seed: &Bound<'py, PyAny>,
     epoch: &Bound<'py, PyAny>,
     options: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let (seed, epoch) = (seed_or_epoch("seed", seed)?, seed_or_epoch("epoch", epoch)?);
-    let planner = planner(py, lengths, admitted, options)?;
-    plan_into_numpy(py, planner.n_samples(), |indices, check| planner.into_plan_to(indices, seed, epoch, check))
+    let planner = planner(py, lengths, admitted, names, options)?;
+    plan_into_numpy(py, planner.n_samples(), planner.n_fields(), |indices, check| {
+        planner.into_plan_to(indices, seed, epoch, check)
+    })
 }
 
 /// Lengths sorted into buckets once; see `bucketshuffle.Planner`.
@@ -69,14 +73,15 @@ struct PyPlanner(Planner);
 #[pymethods]
 impl PyPlanner {
     #[new]
-    #[pyo3(signature = (lengths, admitted, **options))]
+    #[pyo3(signature = (lengths, admitted, names, **options))]
     fn new(
         py: Python<'_>,
         lengths: &Bound<'_, PyUntypedArray>,
         admitted: Option<&Bound<'_, PyArray1<bool>>>,
+        names: Option<Vec<String>>,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
-        planner(py, lengths, admitted, options).map(Self)
+        planner(py, lengths, admitted, names, options).map(Self)
     }
 
     fn plan<'py>(
@@ -86,25 +91,27 @@ impl PyPlanner {
         epoch: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyDict>> {
         let (seed, epoch) = (seed_or_epoch("seed", seed)?, seed_or_epoch("epoch", epoch)?);
-        plan_into_numpy(py, self.0.n_samples(), |indices, check| self.0.plan_to(indices, seed, epoch, check))
+        plan_into_numpy(py, self.0.n_samples(), self.0.n_fields(), |indices, check| {
+            self.0.plan_to(indices, seed, epoch, check)
+        })
     }
 
-    /// `[n_batches]`, tokens of a row of batches whose longest samples have `longest` tokens.
+    /// `[n_batches * n_fields]`, tokens of a row of batches whose longest samples have `longest` tokens.
     fn padded_length<'py>(&self, longest: &Bound<'py, PyArray1<i64>>) -> PyResult<Bound<'py, PyArray1<i64>>> {
         let (py, longest) = (longest.py(), longest.readonly());
-        let padded = |&tokens: &i64| saturate(self.0.model().padded_length(tokens as u64).into());
-        to_array(py, longest.as_array().into_iter().map(padded))
+        let padded = |(i, &tokens): (usize, &i64)| saturate(self.0.padded_length(i, tokens as u64).into());
+        to_array(py, longest.as_array().into_iter().enumerate().map(padded))
     }
 
-    /// `[n_batches]`, cost of batches of `n_samples` whose longest samples have `longest` tokens.
+    /// `[n_batches]`, cost of batches of `n_samples` whose longest samples have `longest` tokens, `[n_batches * n_fields]`.
     fn batch_cost<'py>(
         &self,
         n_samples: &Bound<'py, PyArray1<i64>>,
         longest: &Bound<'py, PyArray1<i64>>,
     ) -> PyResult<Bound<'py, PyArray1<i64>>> {
         let (py, n_samples, longest) = (longest.py(), n_samples.readonly(), longest.readonly());
-        let batches = n_samples.as_array().into_iter().zip(longest.as_array());
-        to_array(py, batches.map(|(&n, &tokens)| saturate(self.0.model().batch_cost(n as usize, tokens as u64))))
+        let batches = n_samples.as_array().into_iter().zip(longest.as_slice()?.chunks_exact(self.0.n_fields()));
+        to_array(py, batches.map(|(&n, tokens)| saturate(self.0.batch_cost(n as usize, tokens))))
     }
 
     #[getter]
@@ -112,10 +119,21 @@ impl PyPlanner {
         options::to_dict(py, self.0.options())
     }
 
-    /// The padded lengths that were given or chosen; empty where there are no such.
+    /// The padded lengths of each field that were given or chosen; empty where there are no such.
     #[getter]
-    fn padded_lengths<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<i64>>> {
-        to_array(py, self.0.model().padded_lengths.iter().map(|&length| length as i64))
+    fn padded_lengths<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyArray1<i64>>>> {
+        let of_field = |f| to_array(py, self.0.padded_lengths(f).iter().map(|&length| length as i64));
+        (0..self.0.n_fields()).map(of_field).collect()
+    }
+
+    /// `pad_to_multiple_of` of each field.
+    #[getter]
+    fn multiples(&self) -> Vec<u64> {
+        let options = self.0.options();
+        match options.fields.is_empty() {
+            true => vec![options.cost.pad_to_multiple_of],
+            false => options.fields.iter().map(|field| field.pad_to_multiple_of).collect(),
+        }
     }
 
     fn n_batches(&self, py: Python<'_>) -> PyResult<usize> {
@@ -169,11 +187,42 @@ fn planner(
     py: Python<'_>,
     lengths: &Bound<'_, PyUntypedArray>,
     admitted: Option<&Bound<'_, PyArray1<bool>>>,
+    names: Option<Vec<String>>,
     options: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<Planner> {
-    let (options, lengths) = (options::parse(options)?, OwnedLengths::copy(lengths)?);
+    let n_fields = if lengths.ndim() == 2 { lengths.shape()[1] } else { 0 };
+    let names = names.map_or_else(|| vec![None; n_fields], |names| names.into_iter().map(Some).collect());
+    let options = options::parse(options, names)?;
     let admitted = admitted.map(|mask| Ok::<_, PyErr>(memory::copy(mask.readonly().as_slice()?)?)).transpose()?;
+    if lengths.ndim() == 2 {
+        let lengths = copy_fields(lengths, &options.fields)?;
+        return detached(py, move |check| Planner::of_fields_until(check, lengths, admitted.as_deref(), options));
+    }
+    let lengths = OwnedLengths::copy(lengths)?;
     detached(py, move |check| Planner::until(check, (&lengths).into(), admitted.as_deref(), options))
+}
+
+/// `[n_samples, n_fields]`: a copy of the lengths of several fields.
+fn copy_fields(array: &Bound<'_, PyUntypedArray>, fields: &[Field]) -> PyResult<Vec<u32>> {
+    macro_rules! copy_first_of {
+        ($($integer:ty),*) => {
+            $(if let Ok(array) = array.cast::<PyArray2<$integer>>() {
+                let array = array.readonly();
+                let lengths = array.as_slice()?;
+                let copied = memory::collect(lengths.iter().map(|&length| length as u32))?;
+                let fits = |(&length, &copied): (&$integer, &u32)| i128::from(length) == i128::from(copied);
+                return match lengths.iter().zip(&copied).position(|pair| !fits(pair)) {
+                    None => Ok(copied),
+                    Some(i) => {
+                        let (index, number) = (i / fields.len(), i % fields.len());
+                        Err(Error::out_of_range(fields[number].place(number, index), lengths[i], 0, MAX_LENGTH).into())
+                    }
+                };
+            })*
+        };
+    }
+    copy_first_of!(i64, i32, u32, u16, u64, i16, u8, i8);
+    Err(OwnedLengths::unsupported(array))
 }
 
 fn saturate(tokens: u128) -> i64 {
@@ -185,6 +234,7 @@ fn saturate(tokens: u128) -> i64 {
 fn plan_into_numpy(
     py: Python<'_>,
     n_samples: usize,
+    n_fields: usize,
     plan: impl FnOnce(&mut [i64], Check<'_>) -> Result<EpochPlan, Error> + Send,
 ) -> PyResult<Bound<'_, PyDict>> {
     let indices = py.import("numpy")?.call_method1("empty", (n_samples, "int64"))?.cast_into::<PyArray1<i64>>()?;
@@ -192,11 +242,16 @@ fn plan_into_numpy(
     let slice = writable.as_slice_mut()?;
     let plan = detached(py, |check| plan(slice, check))?;
     drop(writable);
-    to_dict(py, indices, plan)
+    to_dict(py, indices, n_fields, plan)
 }
 
 /// The fields of `bucketshuffle.EpochPlan` by name.
-fn to_dict<'py>(py: Python<'py>, indices: Bound<'py, PyArray1<i64>>, plan: EpochPlan) -> PyResult<Bound<'py, PyDict>> {
+fn to_dict<'py>(
+    py: Python<'py>,
+    indices: Bound<'py, PyArray1<i64>>,
+    n_fields: usize,
+    plan: EpochPlan,
+) -> PyResult<Bound<'py, PyDict>> {
     let Totals { real_tokens, padded_tokens, cost, budget_tokens, dropped_tokens, closed, n_splits, window } =
         plan.totals;
     let Closed { by_budget, by_max_batch_size, by_bucket_end } = closed;
@@ -214,7 +269,12 @@ fn to_dict<'py>(py: Python<'py>, indices: Bound<'py, PyArray1<i64>>, plan: Epoch
     let fields = PyDict::new(py);
     fields.set_item("indices", indices)?;
     fields.set_item("offsets", plan.offsets.into_pyarray(py))?;
-    fields.set_item("padded_lengths", plan.padded_lengths.into_pyarray(py))?;
+    let padded_lengths = plan.padded_lengths.into_pyarray(py);
+    if n_fields == 1 {
+        fields.set_item("padded_lengths", padded_lengths)?;
+    } else {
+        fields.set_item("padded_lengths", padded_lengths.reshape([plan.costs.len(), n_fields])?)?;
+    }
     fields.set_item("costs", plan.costs.into_pyarray(py))?;
     fields.set_item("buckets", plan.buckets.into_pyarray(py))?;
     fields.set_item("boundaries", plan.boundaries.into_pyarray(py))?;
@@ -254,10 +314,15 @@ impl OwnedLengths {
             };
         }
         copy_first_of!(i64, i32, u32, u16, u64, i16, u8, i8);
+        Err(Self::unsupported(array))
+    }
+
+    fn unsupported(array: &Bound<'_, PyUntypedArray>) -> PyErr {
         let (dtype, n_dimensions) = (array.dtype(), array.ndim());
-        Err(PyTypeError::new_err(format!(
-            "lengths is an array of {n_dimensions} dimensions and dtype {dtype}; pass one dimension of native integers"
-        )))
+        PyTypeError::new_err(format!(
+            "lengths is an array of {n_dimensions} dimensions and dtype {dtype}; pass one or two dimensions of native \
+             integers"
+        ))
     }
 
     fn narrow<T: Element + Copy>(

@@ -1,7 +1,7 @@
 //! Few padded lengths, for compiled models: which lengths batches are padded to.
 use crate::boundaries::{self, MAX_OPTIMAL_BUCKETS};
 use crate::cost::CostModel;
-use crate::error::{Error, Result, check_range};
+use crate::error::{Error, Result};
 use crate::threads::Check;
 
 /// More padded lengths than this are refused.
@@ -17,20 +17,24 @@ pub enum PaddedLengths {
 }
 
 impl PaddedLengths {
-    pub(crate) fn validate(&self, pad_to_multiple_of: u64) -> Result<()> {
+    /// `name`: the option, as the caller would write it.
+    pub(crate) fn validate(&self, name: &str, pad_to_multiple_of: u64) -> Result<()> {
         match self {
-            Self::Count(count) => check_range("padded_lengths", Some(*count as u64), 1, MAX_OPTIMAL_BUCKETS as u64),
+            Self::Count(count) if (1..=MAX_OPTIMAL_BUCKETS).contains(count) => Ok(()),
+            Self::Count(count) => Err(Error::out_of_range(name, count, 1, MAX_OPTIMAL_BUCKETS)),
             Self::List(lengths) => {
                 let n_lengths = lengths.len();
                 if !(1..=MAX_PADDED_LENGTHS).contains(&n_lengths) {
-                    return Err(Error::NumberOfPaddedLengths { n_lengths, max_lengths: MAX_PADDED_LENGTHS });
+                    let (name, max_lengths) = (name.to_owned(), MAX_PADDED_LENGTHS);
+                    return Err(Error::NumberOfPaddedLengths { name, n_lengths, max_lengths });
                 }
                 for (i, &length) in lengths.iter().enumerate() {
                     if !(1..=i64::MAX as u64).contains(&length) {
-                        return Err(Error::out_of_range(format!("padded_lengths[{i}]"), length, 1, i64::MAX));
+                        return Err(Error::out_of_range(format!("{name}[{i}]"), length, 1, i64::MAX));
                     }
                     if i > 0 && length <= lengths[i - 1] {
-                        return Err(Error::UnorderedPaddedLengths { index: i, length, previous: lengths[i - 1] });
+                        let (name, previous) = (name.to_owned(), lengths[i - 1]);
+                        return Err(Error::UnorderedPaddedLengths { name, index: i, length, previous });
                     }
                 }
                 if pad_to_multiple_of == 1 {

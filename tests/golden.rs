@@ -1,5 +1,7 @@
-//! The plans of order version 2, pinned: tests/golden/order-v2.txt, which Python reads too.
-use bucketshuffle::{Boundaries, Empty, ORDER_VERSION, Options, Overlong, PaddedLengths, Planner, Strategy};
+//! The plans of order version 2, pinned: tests/golden/order-v2*.txt, which Python reads too.
+use bucketshuffle::{
+    Boundaries, Combine, Empty, Field, ORDER_VERSION, Options, Overlong, PaddedLengths, Planner, Strategy, Weight,
+};
 
 /// One block of the file.
 #[derive(Default)]
@@ -20,6 +22,14 @@ fn numbers<T: std::str::FromStr<Err: std::fmt::Debug>>(text: &str) -> Vec<T> {
     text.split_whitespace().map(|word| word.parse().unwrap()).collect()
 }
 
+fn number(word: &str) -> u64 {
+    word.parse().unwrap()
+}
+
+fn set(fields: &mut [Field], words: &str, set_one: impl Fn(&mut Field, &str)) {
+    fields.iter_mut().zip(words.split_whitespace()).for_each(|(field, word)| set_one(field, word));
+}
+
 fn parse(block: &str) -> Golden {
     let mut golden = Golden::default();
     for line in block.trim().lines() {
@@ -28,6 +38,16 @@ fn parse(block: &str) -> Golden {
         match key {
             "name" => golden.name = value.into(),
             "lengths" => golden.lengths = numbers(value),
+            "n_fields" => options.fields = vec![Field::default(); value.parse().unwrap()],
+            "combine" if value == "max" => options.combine = Combine::Max,
+            "multiples" => set(&mut options.fields, value, |field, word| field.pad_to_multiple_of = number(word)),
+            "quadratics" => set(&mut options.fields, value, |field, word| {
+                field.quadratic_length = Some(number(word)).filter(|&length| length > 0);
+            }),
+            "weights" => set(&mut options.fields, value, |field, word| {
+                let (numerator, denominator) = word.split_once('/').unwrap_or((word, "1"));
+                field.weight = Weight { numerator: number(numerator), denominator: number(denominator) };
+            }),
             "seed" => golden.seed = value.parse().unwrap(),
             "epoch" => golden.epoch = value.parse().unwrap(),
             "dropped" => golden.dropped = numbers(value),
@@ -61,10 +81,14 @@ fn parse(block: &str) -> Golden {
 #[test]
 fn value_stability_of_whole_plans() {
     assert_eq!(ORDER_VERSION, 2, "a new order version needs a new golden file");
-    for golden in include_str!("golden/order-v2.txt").split("\n\n").map(parse) {
-        let planner =
-            Planner::of_admitted(golden.lengths.as_slice(), golden.admitted.as_deref(), golden.options).unwrap();
-        let plan = planner.into_plan(golden.seed, golden.epoch).unwrap();
+    let files = [include_str!("golden/order-v2.txt"), include_str!("golden/order-v2-fields.txt")];
+    for golden in files.into_iter().flat_map(|file| file.split("\n\n")).map(parse) {
+        let planner = if golden.options.fields.is_empty() {
+            Planner::of_admitted(golden.lengths.as_slice(), golden.admitted.as_deref(), golden.options)
+        } else {
+            Planner::of_fields(golden.lengths, golden.admitted.as_deref(), golden.options)
+        };
+        let plan = planner.unwrap().into_plan(golden.seed, golden.epoch).unwrap();
         let batches: Vec<_> =
             plan.offsets.windows(2).map(|ends| plan.indices[ends[0] as usize..ends[1] as usize].to_vec()).collect();
         assert_eq!(batches, golden.batches, "{}", golden.name);

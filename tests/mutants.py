@@ -39,6 +39,7 @@ SLOW_FILES = [
     "test_recipes_gradients.py",
     "test_dflash.py",
     "test_command_line.py",
+    "test_needs_numpy_alone.py",
     "test_docs.py",
     "test_oracle.py",
     "test_page.py",

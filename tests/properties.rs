@@ -1,6 +1,6 @@
 //! What a plan promises, on generated lengths and options.
 use bucketshuffle::{
-    Boundaries, Closed, CostModel, DFLASH_BOUNDARIES, Empty, EpochPlan, Options, Overlong, Planner, Strategy,
+    Boundaries, Closed, Combine, CostModel, DFLASH_BOUNDARIES, Empty, EpochPlan, Options, Overlong, Planner, Strategy,
     pack_epoch,
 };
 use proptest::prelude::{any, prop_assert, prop_assert_eq, prop_oneof, proptest};
@@ -42,6 +42,8 @@ fn options() -> impl Generated<Value = Options> {
                     quadratic_length,
                 },
                 padded_lengths: None,
+                fields: Vec::new(),
+                combine: Combine::Sum,
                 boundaries: match strategy {
                     Strategy::Bucketed => boundaries,
                     _ => Options::default().boundaries,

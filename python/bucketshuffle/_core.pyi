@@ -17,6 +17,7 @@ DFLASH_BOUNDARIES: list[int]
 def pack_epoch(
     lengths: npt.NDArray[np.integer[Any]],
     admitted: npt.NDArray[np.bool_] | None,
+    names: Sequence[str] | None,
     seed: int,
     epoch: int,
     **options: Unpack[PlanOptions],
@@ -31,6 +32,7 @@ class Planner:
         cls,
         lengths: npt.NDArray[np.integer[Any]],
         admitted: npt.NDArray[np.bool_] | None,
+        names: Sequence[str] | None,
         **options: Unpack[PlanOptions],
     ) -> Planner: ...
     def plan(self, seed: int, epoch: int) -> dict[str, Any]: ...
@@ -41,7 +43,9 @@ class Planner:
     @property
     def options(self) -> dict[str, Any]: ...
     @property
-    def padded_lengths(self) -> npt.NDArray[np.int64]: ...
+    def padded_lengths(self) -> list[npt.NDArray[np.int64]]: ...
+    @property
+    def multiples(self) -> list[int]: ...
     @property
     def boundaries(self) -> npt.NDArray[np.int64]: ...
     @property
@@ -63,15 +67,23 @@ class _Request(Protocol):
     @property
     def out(self) -> npt.NDArray[Any] | None: ...
 
+class _GroupRequest(Protocol):
+    """The fields of one length in a batch; see `bucketshuffle.torch.fields.GroupRequest`."""
+
+    @property
+    def offsets(self) -> npt.NDArray[np.int64]: ...
+    @property
+    def fields(self) -> Sequence[_Request]: ...
+    @property
+    def left(self) -> bool: ...
+    @property
+    def pad_to_multiple_of(self) -> int: ...
+    @property
+    def padded_lengths(self) -> Sequence[int]: ...
+
 def pad_rows(
-    offsets: npt.NDArray[np.int64],
-    samples: npt.NDArray[np.int64] | Sequence[int],
-    fields: Sequence[_Request],
-    *,
-    left: bool,
-    pad_to_multiple_of: int,
-    padded_lengths: Sequence[int] = ...,
-) -> tuple[npt.NDArray[np.int64], int, list[npt.NDArray[Any] | None]]:
-    """Pad the rows of one batch; return its lengths, its padded length, and one flat array per field (None where
-    `out` took it).
+    samples: npt.NDArray[np.int64] | Sequence[int], groups: Sequence[_GroupRequest]
+) -> list[tuple[npt.NDArray[np.int64], int, list[npt.NDArray[Any] | None]]]:
+    """Pad the rows of one batch, each group to its own longest; return for each its lengths, its padded length, and one
+    flat array per field (None where `out` took it).
     """

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bucketshuffle.plan import EpochPlan, Planner
+from bucketshuffle.shapes import row_tokens
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -22,7 +23,7 @@ class Batches:
     offsets: npt.NDArray[np.int64]
     """[n_batches + 1], int64: positions in `indices`."""
     padded_lengths: npt.NDArray[np.int64]
-    """[n_batches], int64: tokens of a row of the padded batch."""
+    """[n_batches], int64: tokens of a row of the padded batch. [n_batches, n_fields] with several fields."""
     costs: npt.NDArray[np.int64]
     """[n_batches], int64: cost of the batch under the cost model of the planner, tokens."""
     buckets: npt.NDArray[np.int32]
@@ -41,6 +42,11 @@ class Batches:
         """[n_batches], int64: samples of each batch."""
         return np.diff(self.offsets)
 
+    @property
+    def row_tokens(self) -> npt.NDArray[np.int64]:
+        """[n_batches], int64: tokens of a row of the padded batch, over all fields."""
+        return row_tokens(self.padded_lengths)
+
     def sums(self, per_sample: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int64]:
         """Returns [n_batches], int64: the sum of `per_sample`, [n_samples of the data set], over each batch."""
         running = np.zeros(len(self.indices) + 1, np.int64)
@@ -50,7 +56,7 @@ class Batches:
     def heaviest(self, first: int = 0) -> list[int]:
         """Returns the batch that costs most, the one with the longest rows and the one with the most samples, among
         those from `first` on, which must not be empty: the three that run out of memory first."""
-        return [first + int(np.argmax(score[first:])) for score in (self.costs, self.padded_lengths, self.sizes)]
+        return [first + int(np.argmax(score[first:])) for score in (self.costs, self.row_tokens, self.sizes)]
 
     def led_by(self, batches: Sequence[int], window: int) -> Batches:
         """Returns the same batches with the windows of `batches` at the start; every window stays as it is.
@@ -73,7 +79,7 @@ class Batches:
         n_strata = window // align_ranks
         batch_of = np.arange(len(self)).reshape(-1, align_ranks)  # [n_steps, align_ranks]
         step_weights = weights[batch_of].sum(1)
-        sorted_steps = np.lexsort((self.costs[batch_of].max(1), self.padded_lengths[batch_of].max(1)))
+        sorted_steps = np.lexsort((self.costs[batch_of].max(1), self.row_tokens[batch_of].max(1)))
         by_window = sorted_steps[np.argsort(sorted_steps // n_strata, kind="stable")]
         strata = by_window.reshape(-1, n_strata).T  # [n_strata, n_windows]: the step of each window
         first, *others = strata[np.argsort(-np.ptp(step_weights[strata], axis=1), kind="stable")]
@@ -98,7 +104,7 @@ class Batches:
         `multiple`: always the batch with the largest parts, into equal parts, in its place.
 
         Args:
-            lengths: [n_samples of the data set], integer, tokens per sample.
+            lengths: [n_samples of the data set], integer, tokens per sample, or [n_samples, n_fields].
             planner: what tells padded lengths and costs of the parts.
 
         Raises:
@@ -120,7 +126,7 @@ class Batches:
         starts = self.offsets[n_done:-1][batch_of]
         ends = starts + sizes[batch_of] * (part + 1) // n_parts[batch_of]
         starts = starts + sizes[batch_of] * part // n_parts[batch_of]
-        longest = np.maximum.reduceat(lengths[self.indices], starts).astype(np.int64)
+        longest = np.maximum.reduceat(lengths[self.indices], starts, axis=0).astype(np.int64)
         return Batches(
             self.indices,
             np.concatenate([self.offsets[: n_done + 1], ends]),

@@ -18,10 +18,10 @@ import numpy.typing as npt
 
 __all__ = ["as_lengths", "lengths_of"]
 
-_Integers = npt.NDArray[np.signedinteger[Any] | np.unsignedinteger[Any]]
+Integers = npt.NDArray[np.signedinteger[Any] | np.unsignedinteger[Any]]
 
 
-def as_lengths(lengths: object) -> _Integers:
+def as_lengths(lengths: object) -> Integers:
     """Returns `lengths` as a one-dimensional, contiguous, aligned, native-endian integer array.
 
     Args:
@@ -36,6 +36,14 @@ def as_lengths(lengths: object) -> _Integers:
         TypeError: a dtype other than an integer (floats and bools are not lengths), or something that holds no numbers.
         ValueError: missing values, more than one dimension, or integers that no 64-bit dtype holds.
     """
+    values = as_integers(lengths)
+    if values.ndim != 1:
+        raise ValueError(f"lengths has shape {values.shape}, not one dimension; pass one length per sample")
+    return np.require(values, None, ["C_CONTIGUOUS", "ALIGNED"])
+
+
+def as_integers(lengths: object) -> Integers:
+    """Native-endian integers of any number of dimensions."""
     values = _numbers(lengths)
     if values.dtype.kind == "f":
         missing = np.flatnonzero(np.isnan(values).ravel())
@@ -47,9 +55,7 @@ def as_lengths(lengths: object) -> _Integers:
         values = _from_objects(values)
     if values.dtype.kind not in "iu":
         raise TypeError(f"lengths has dtype {values.dtype}, not an integer dtype; {_way_out(values.dtype.kind)}")
-    if values.ndim != 1:
-        raise ValueError(f"lengths has shape {values.shape}, not one dimension; pass one length per sample")
-    return np.require(values, values.dtype.newbyteorder("="), ["C_CONTIGUOUS", "ALIGNED"])
+    return values.astype(values.dtype.newbyteorder("="), copy=False)
 
 
 def lengths_of(
@@ -103,7 +109,7 @@ def lengths_of(
             or isinstance(source[0], (int, float, np.generic, type(None)))
             or getattr(source[0], "ndim", 1) == 0
         ):
-            return _int64(as_lengths(source))
+            return as_int64(as_lengths(source))
         return _from_items(source, column, progress) if isinstance(source[0], Mapping) else _count(source)
     if hasattr(source, "__getitem__") and hasattr(source, "__len__") and not isinstance(source, (str, bytes)):
         return _from_items(source, column, progress)
@@ -194,10 +200,10 @@ def _way_out(kind: str) -> str:
     return "pass one integer per sample"
 
 
-def _int64(values: _Integers) -> npt.NDArray[np.int64]:
+def as_int64(values: Integers, name: str = "lengths") -> npt.NDArray[np.int64]:
     if values.dtype == np.uint64 and values.size and int(values.max()) > np.iinfo(np.int64).max:
         position = int(values.argmax())
-        raise ValueError(f"lengths[{position}] = {values[position]} does not fit int64; no sample is that long")
+        raise ValueError(f"{name}[{position}] = {values[position]} does not fit int64; no sample is that long")
     return values.astype(np.int64, copy=False)
 
 
@@ -210,7 +216,7 @@ def _sequences() -> ValueError:
 
 
 def _own_lengths(source: object, own: object) -> npt.NDArray[np.int64]:
-    lengths = _int64(as_lengths(own))
+    lengths = as_int64(as_lengths(own))
     if hasattr(source, "__len__") and len(source) != len(lengths):
         raise ValueError(
             f"source has {len(source)} samples, but its own lengths are {len(lengths)}; pass the lengths of what is "
@@ -244,7 +250,7 @@ def _from_arrow(
     elif arrow.has_transform(source):
         return _from_items(source.source, source.column_name, progress)
     lengths: npt.NDArray[np.int64] | None = arrow.row_lengths(source)
-    return _int64(as_lengths(arrow.integers(source))) if lengths is None else lengths
+    return as_int64(as_lengths(arrow.integers(source))) if lengths is None else lengths
 
 
 def _check_column(column: str | int | None, names: Sequence[object]) -> None:
@@ -269,7 +275,7 @@ def _from_typed(source: Any, column: str | int | None) -> npt.NDArray[np.int64]:
         values = source.tolist()
         if values and hasattr(values[0], "__len__") and not isinstance(values[0], Mapping):
             return _count(values)
-    return _int64(as_lengths(source))
+    return as_int64(as_lengths(source))
 
 
 def _count(rows: Sequence[Any]) -> npt.NDArray[np.int64]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from bucketshuffle.lengths import as_lengths
+from bucketshuffle.fields import sample_tokens
 from bucketshuffle.options import integer
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Stats:
     real_tokens: int
     """Tokens of all planned samples."""
     padded_tokens: int
-    """`B * L`, summed over the batches."""
+    """`B * L`, summed over the batches and over the fields."""
     cost: int
     """Cost of all batches under the cost model, tokens; `padded_tokens` unless the model has more terms."""
     budget_tokens: int
@@ -43,7 +43,7 @@ class Stats:
     fill: float
     """`cost / budget_tokens`; 0.0 for an empty plan."""
     n_shapes: int
-    """Distinct shapes `(B, L)`."""
+    """Distinct shapes `(B, L)`; with several fields, of all their `L` together."""
     n_dropped: int
     """Samples left out."""
     dropped_tokens: int
@@ -122,7 +122,7 @@ def of_epochs(plans: Iterable[EpochPlan], lengths: Any, *, window: int, world_si
         TypeError: `window` or `world_size` is no integer.
         ValueError: no plan, other lengths than the plans', or `window` or `world_size` below 1.
     """
-    lengths = as_lengths(lengths)
+    lengths = sample_tokens(lengths)
     figures: list[dict[str, float]] = []
     mixes, repeated, runs, heaviest = [], [], [], []
     before: EpochPlan | None = None
@@ -188,7 +188,7 @@ def window_distances(plan: EpochPlan, lengths: Any, window: int) -> npt.NDArray[
     below 1e-9.
     """
     integer("window", window, 1)
-    lengths = as_lengths(lengths)
+    lengths = sample_tokens(lengths)
     n_samples = len(plan.indices) + len(plan.dropped)
     if len(lengths) != n_samples:
         raise ValueError(
@@ -309,7 +309,7 @@ def _n_repeated(plan: EpochPlan, batches: npt.NDArray[np.int64] | None, next_bat
 def neighbour_correlation(plan: EpochPlan) -> float:
     """Returns Pearson's correlation of the padded lengths of neighbouring batches, in [-1, 1]; a sawtooth loss curve
     shows here first. 0.0 where all are equal."""
-    lengths = plan.padded_lengths
+    lengths = plan.row_tokens
     if len(lengths) < 3 or np.ptp(lengths[1:]) == 0 or np.ptp(lengths[:-1]) == 0:
         return 0.0
     return float(np.corrcoef(lengths[:-1], lengths[1:])[0, 1])
@@ -334,7 +334,7 @@ def slowest_over_mean(plan: EpochPlan, world_size: int) -> float:
     n_steps = len(plan) // integer("world_size", world_size, 1)
     if n_steps == 0:
         return 1.0
-    padded_tokens = np.diff(plan.offsets) * plan.padded_lengths.astype(np.float64)
+    padded_tokens = np.diff(plan.offsets) * plan.row_tokens.astype(np.float64)
     tokens = padded_tokens[: n_steps * world_size].reshape(n_steps, world_size)
     return float((tokens.max(axis=1) / tokens.mean(axis=1)).mean())
 
@@ -351,17 +351,6 @@ def predicted_throughput(padding_ratio: float, measured: float, measured_padding
     """Returns `measured * measured_padding_ratio / padding_ratio`: real tokens per second of batches with
     `padding_ratio`, from one measured point, on the assumption that a step takes as long as it has padded tokens."""
     return measured * measured_padding_ratio / padding_ratio
-
-
-def n_distinct(sizes: npt.NDArray[np.int64], padded_lengths: npt.NDArray[np.int64]) -> int:
-    """Returns the distinct pairs of two [n_batches], int64, none negative."""
-    longest = int(padded_lengths.max(initial=0))
-    if int(sizes.max(initial=0)) * (longest + 1) + longest >= 2**63:
-        _, padded_lengths = np.unique(padded_lengths, return_inverse=True)
-        longest = int(padded_lengths.max())
-    # One number a pair: 5 million are sorted in 0.3 s, the pairs in 2, and numpy.unique of the numbers takes up to 15.
-    pairs = np.sort(sizes * (longest + 1) + padded_lengths)
-    return int(np.count_nonzero(np.diff(pairs))) + (len(pairs) > 0)
 
 
 def _ranked(lengths: npt.NDArray[np.integer[Any]]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypedDict, TypeVar
 
 import numpy as np
@@ -32,10 +32,12 @@ class BatchOptions(TypedDict, total=False):
     boundaries: Literal["auto"] | int | _Integers
     repeat_weight: float
     padding_target: float | None
-    pad_to_multiple_of: int
-    padded_lengths: int | _Integers | None
+    pad_to_multiple_of: int | _Integers | Mapping[Any, int]
+    padded_lengths: int | _Integers | Sequence[Any] | Mapping[Any, Any] | None
     per_sample: int
-    quadratic_length: int | None
+    quadratic_length: int | Sequence[int | None] | Mapping[Any, int | None] | None
+    field_weights: float | Sequence[float] | Mapping[Any, float]
+    combine: Literal["sum", "max"]
     strategy: Literal["bucketed", "sorted", "random"]
     overlong: Literal["error", "drop", "keep"]
     empty: Literal["error", "drop"]

@@ -13,10 +13,11 @@ import numpy.typing as npt
 
 from bucketshuffle import _core
 from bucketshuffle.data.plan_file import read_plan, write_plan
-from bucketshuffle.lengths import as_lengths
-from bucketshuffle.metrics import TOTALS, Metrics, Stats, n_distinct, of_epochs, pairs_repeated
+from bucketshuffle.fields import as_fields, as_mask
+from bucketshuffle.metrics import TOTALS, Metrics, Stats, of_epochs, pairs_repeated
 from bucketshuffle.notebook import html_table
 from bucketshuffle.options import PlanOptions, shows_options
+from bucketshuffle.shapes import n_shapes, row_tokens
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -40,7 +41,8 @@ def pack_epoch(
 
     Args:
         lengths: [n_samples], tokens per sample. Any integer array: NumPy, torch, Arrow, pandas, `array.array`, a list,
-            a slice of a Hugging Face column.
+            a slice of a Hugging Face column. Samples with several lengths, such as source and target: an array
+            [n_samples, n_fields], or a mapping by name of [n_samples] each; see "Several fields" below.
         seed: in [0, 2^64). Mixed with the epoch by a hash: (0, 1) and (1, 0) have nothing in common.
         epoch: in [0, 2^64). Every epoch has other batches in another order.
         admitted: [n_samples], bool. Samples that are False are left out and reported in `EpochPlan.dropped`, whatever
@@ -72,7 +74,17 @@ def pack_epoch(
         overlong: samples that exceed the budget by themselves: "error", "drop" (reported in `EpochPlan.dropped`) or
             "keep" (a batch of their own).
         empty: samples of length 0: "error" or "drop".
+        field_weights: what a token of a field costs, in [0.001, 1000]: a frame may cost a quarter of a token. Rounded
+            to a ratio of integers up to 1000; what a field costs in a sample is rounded up to a whole token.
+        combine: whether the costs of several fields add up ("sum"), or the largest alone counts ("max").
         threads: threads to plan with. None: one below about a million samples, else one a core.
+
+    Several fields: a batch pads each field to the longest of that field. Its rows cost the sum over fields of
+    `field_weights * (padded_length + padded_length^2 / quadratic_length)`, and `per_sample` once, so the budget holds
+    for what is really padded. The same of one sample alone is its combined length, by which buckets and `boundaries`
+    go. `pad_to_multiple_of`, `padded_lengths`, `quadratic_length` and `field_weights` take one value for all fields, a
+    sequence of one for each, or a mapping by the field's name or column. A sample is empty where every field is.
+    Lengths are below 2^32, and fields at most 8.
 
     Raises:
         TypeError: `lengths` or an option is of the wrong kind.
@@ -89,8 +101,9 @@ def pack_epoch(
         >>> sorted(plan.indices.tolist()), len(plan)
         ([0, 1, 2, 3, 4, 5], 3)
     """
-    fields = _core.pack_epoch(as_lengths(lengths), _mask(admitted), seed, epoch, **options)
-    return EpochPlan._from_core(fields, seed, epoch)
+    values, names = as_fields(lengths)
+    fields = _core.pack_epoch(values, as_mask(admitted), names, seed, epoch, **options)
+    return EpochPlan._from_core(fields, seed, epoch, names)
 
 
 class Planner:
@@ -113,14 +126,15 @@ class Planner:
 
     @shows_options(PlanOptions)
     def __init__(self, lengths: Any, *, admitted: Any = None, **options: Unpack[PlanOptions]) -> None:
-        lengths, mask = as_lengths(lengths), _mask(admitted)
-        self._core = _core.Planner(lengths, mask, **options)
+        (values, self._names), mask = as_fields(lengths), as_mask(admitted)
+        self._core = _core.Planner(values, mask, self._names, **options)
         # Its own copies, in few bytes, for pickling.
-        self._lengths = lengths.astype(np.min_scalar_type(lengths.max(initial=0)))
+        self._lengths = values.astype(np.min_scalar_type(values.max(initial=0)))
         self._admitted = None if mask is None else mask.copy()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _planner, (self._lengths, self._admitted, self.options)
+        lengths = self._lengths if self._names is None else dict(zip(self._names, self._lengths.T, strict=True))
+        return _planner, (lengths, self._admitted, self.options)
 
     def __repr__(self) -> str:
         defaults: dict[str, Any] = {**_core.DEFAULTS}
@@ -134,7 +148,12 @@ class Planner:
 
     def plan(self, seed: int, epoch: int = 0) -> EpochPlan:
         """Returns the plan of one epoch, bit for bit what `pack_epoch` returns."""
-        return EpochPlan._from_core(self._core.plan(seed, epoch), seed, epoch)
+        return EpochPlan._from_core(self._core.plan(seed, epoch), seed, epoch, self._names)
+
+    @property
+    def field_names(self) -> tuple[str, ...] | None:
+        """The names of several fields, which a mapping of lengths gave; else None."""
+        return self._names
 
     @property
     def boundaries(self) -> npt.NDArray[np.int64]:
@@ -147,15 +166,18 @@ class Planner:
         return self._core.dropped
 
     def padded_length(self, longest: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int64]:
-        """Returns [n_batches], int64: tokens of a row of batches whose longest samples have `longest` tokens."""
-        return self._core.padded_length(np.asarray(longest, np.int64))
+        """Returns int64: tokens of a row of batches whose longest samples have `longest` tokens, [n_batches], or with
+        several fields [n_batches, n_fields]; of the same shape."""
+        tokens: npt.NDArray[np.int64] = np.asarray(longest, np.int64)
+        return self._core.padded_length(tokens.ravel()).reshape(tokens.shape)
 
     def batch_cost(
         self, n_samples: npt.NDArray[np.integer[Any]], longest: npt.NDArray[np.integer[Any]]
     ) -> npt.NDArray[np.int64]:
         """Returns [n_batches], int64: the cost of batches of `n_samples`, [n_batches], whose longest samples have
-        `longest` tokens, [n_batches]; at most 2^63 - 1. For batches that a plan does not hold, such as parts of one."""
-        return self._core.batch_cost(np.asarray(n_samples, np.int64), np.asarray(longest, np.int64))
+        `longest` tokens, [n_batches] or [n_batches, n_fields]; at most 2^63 - 1. For batches that a plan does not hold,
+        such as parts of one."""
+        return self._core.batch_cost(np.asarray(n_samples, np.int64), np.asarray(longest, np.int64).ravel())
 
     @property
     def options(self) -> dict[str, Any]:
@@ -163,14 +185,19 @@ class Planner:
         return self._core.options
 
     @property
-    def padded_lengths(self) -> npt.NDArray[np.int64] | None:
-        """[n_padded_lengths], int64, tokens, ascending: what batches are padded to. None without `padded_lengths`."""
-        return self._core.padded_lengths if self._core.options["padded_lengths"] is not None else None
+    def padded_lengths(self) -> npt.NDArray[np.int64] | list[npt.NDArray[np.int64] | None] | None:
+        """[n_padded_lengths], int64, tokens, ascending: what batches are padded to. None without `padded_lengths`. With
+        several fields a list of as many."""
+        lists = [lengths if len(lengths) else None for lengths in self._core.padded_lengths]
+        if self._lengths.ndim == 2:
+            return lists
+        return self._core.padded_lengths[0] if self.options["padded_lengths"] is not None else None
 
     @property
-    def padding(self) -> tuple[int, tuple[int, ...]]:
-        """`pad_to_multiple_of` and the padded lengths that come before it, tokens, ascending; none: ()."""
-        return self.options["pad_to_multiple_of"], tuple(self._core.padded_lengths.tolist())
+    def padding(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """Of each field, `pad_to_multiple_of` and the padded lengths that come first, tokens, ascending; none: ()."""
+        lists = (tuple(lengths.tolist()) for lengths in self._core.padded_lengths)
+        return tuple(zip(self._core.multiples, lists, strict=True))
 
     def n_batches(self) -> int:
         """Returns the number of batches of every epoch under `constant_count=True`: what packing needs, rounded up to a
@@ -185,20 +212,6 @@ class Planner:
 
 def _planner(lengths: Any, admitted: Any, options: PlanOptions) -> Planner:
     return Planner(lengths, admitted=admitted, **options)
-
-
-def _mask(admitted: Any) -> npt.NDArray[np.bool_] | None:
-    if admitted is None:
-        return None
-    mask = np.asarray(admitted)
-    if mask.size == 0:
-        mask = mask.astype(np.bool_)  # NumPy calls an empty list float64.
-    if mask.dtype != np.bool_ or mask.ndim != 1:
-        raise TypeError(
-            f"admitted has dtype {mask.dtype} and shape {mask.shape}; pass one bool for each sample, such as "
-            "loss_tokens >= 1"
-        )
-    return np.ascontiguousarray(mask)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -217,13 +230,14 @@ class EpochPlan:
     offsets: npt.NDArray[np.int64]
     """[n_batches + 1], int64: positions in `indices`."""
     padded_lengths: npt.NDArray[np.int64]
-    """[n_batches], int64: tokens of a row of the padded batch."""
+    """[n_batches], int64: tokens of a row of the padded batch. [n_batches, n_fields] with several fields."""
     costs: npt.NDArray[np.int64]
     """[n_batches], int64: cost of the batch under the cost model, tokens; at most 2^63 - 1."""
     buckets: npt.NDArray[np.int32]
-    """[n_batches], int32: the bucket of each batch; -1: an over-long sample, kept by itself."""
+    """[n_batches], int32: the bucket of the largest sample of each batch; -1: an over-long sample, kept by itself."""
     boundaries: npt.NDArray[np.int64]
-    """[n_buckets + 1], int64, tokens: bucket `i` holds `boundaries[i] < length <= boundaries[i + 1]`."""
+    """[n_buckets + 1], int64, tokens: bucket `i` holds `boundaries[i] < length <= boundaries[i + 1]`; with several
+    fields, the combined length."""
     dropped: npt.NDArray[np.int64]
     """[n_dropped], int64: the samples left out, ascending."""
     seed: int
@@ -232,14 +246,18 @@ class EpochPlan:
     """The order contract that made the plan."""
     _totals: dict[str, int] = dataclasses.field(repr=False)
     """The totals of `stats` that the arrays do not tell."""
+    field_names: tuple[str, ...] | None = None
+    """The names of several fields, in the order of `padded_lengths`, where a mapping of lengths gave them."""
 
     def __post_init__(self) -> None:
         for array in self._arrays().values():
             array.flags.writeable = False
 
     @classmethod
-    def _from_core(cls, fields: dict[str, Any], seed: int, epoch: int) -> EpochPlan:
-        return cls(**fields, seed=int(seed), epoch=int(epoch), order_version=ORDER_VERSION)
+    def _from_core(
+        cls, fields: dict[str, Any], seed: int, epoch: int, field_names: tuple[str, ...] | None
+    ) -> EpochPlan:
+        return cls(**fields, seed=int(seed), epoch=int(epoch), order_version=ORDER_VERSION, field_names=field_names)
 
     def _arrays(self) -> dict[str, npt.NDArray[Any]]:
         return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
@@ -286,6 +304,11 @@ class EpochPlan:
         return html_table(type(self).__name__, facts, stats.notes)
 
     @property
+    def row_tokens(self) -> npt.NDArray[np.int64]:
+        """[n_batches], int64: tokens of a row of the padded batch, over all fields."""
+        return row_tokens(self.padded_lengths)
+
+    @property
     def _padding_ratio(self) -> float:
         real_tokens = self._totals["real_tokens"]
         return self._totals["padded_tokens"] / real_tokens if real_tokens else 1.0
@@ -303,7 +326,7 @@ class EpochPlan:
             n_batches=len(self),
             padding_ratio=self._padding_ratio,
             fill=self._totals["cost"] / budget_tokens if budget_tokens else 0.0,
-            n_shapes=n_distinct(np.diff(self.offsets), self.padded_lengths),
+            n_shapes=n_shapes(np.diff(self.offsets), self.padded_lengths),
             n_dropped=len(self.dropped),
             **self._totals,
         )
@@ -343,6 +366,8 @@ class EpochPlan:
             ValueError: `path` is no regular file, such as a pipe.
         """
         scalars = {"seed": self.seed, "epoch": self.epoch, "order_version": self.order_version, "_totals": self._totals}
+        if self.field_names is not None:
+            scalars["field_names"] = self.field_names
         write_plan(path, self._arrays(), scalars)
 
     @classmethod

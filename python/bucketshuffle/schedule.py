@@ -13,10 +13,12 @@ import numpy.typing as npt
 
 from bucketshuffle import _core
 from bucketshuffle.batches import Batches
+from bucketshuffle.fields import as_fields
 from bucketshuffle.lengths import as_lengths
 from bucketshuffle.options import MAX_WORD, BatchOptions, flag, integer
 from bucketshuffle.plan import ORDER_VERSION, Planner
 from bucketshuffle.position import Arrangement, Position, read_state, state_of
+from bucketshuffle.shapes import as_plain
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -31,7 +33,8 @@ class Steps(NamedTuple):
     """[n_steps, world_size], int64: tokens of the batch without padding. `real_tokens.sum(1)` is the global token count
     of each step."""
     padded_lengths: npt.NDArray[np.int64]
-    """[n_steps, world_size], int64: tokens of a row of the padded batch."""
+    """[n_steps, world_size], int64: tokens of a row of the padded batch. [n_steps, world_size, n_fields] with several
+    fields."""
     buckets: npt.NDArray[np.int32]
     """[n_steps, world_size], int32: the bucket; -1: an over-long sample, kept by itself."""
     loss_tokens: npt.NDArray[np.int64] | None
@@ -48,8 +51,8 @@ class HeavyBatch(NamedTuple):
     step: int
     rank: int
     n_samples: int
-    padded_length: int
-    """Tokens of a row."""
+    padded_length: int | tuple[int, ...]
+    """Tokens of a row; with several fields, of each."""
 
 
 class Schedule:
@@ -100,14 +103,15 @@ class Schedule:
                 raise TypeError(f"{name} is not an option of the sampler; {_INSTEAD[name]}")
         self.balance_ranks = flag("balance_ranks", balance_ranks)
         self.worst_first = flag("worst_first", worst_first)
-        self.lengths = _read_only(as_lengths(lengths))
+        values, self.field_names = as_fields(lengths)
+        self.lengths = _read_only(values)
         if len(self.lengths) == 0:
             raise ValueError(
                 "lengths has 0 samples, fewer than the 1 that a sampler needs; pass the lengths of the data set"
             )
         self.min_loss_tokens = integer("min_loss_tokens", min_loss_tokens, 0)
         self.loss_tokens = None if loss_tokens is None else _read_only(_as_loss_tokens(loss_tokens))
-        self._admitted = _admit(self.lengths, self.loss_tokens, self.min_loss_tokens)
+        self._admitted = _admit(self._tokens, self.loss_tokens, self.min_loss_tokens)
         self._options = options
         self.arrangement = Arrangement(self.window, self.world_size if self.balance_ranks else 1)
         """Of the epochs that begin on these ranks."""
@@ -131,7 +135,7 @@ class Schedule:
         return n_batches
 
     @property
-    def padding(self) -> tuple[int, tuple[int, ...]]:
+    def padding(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
         """See `Planner.padding`; the same for every arrangement."""
         return self._planner(self.arrangement).padding
 
@@ -212,11 +216,11 @@ class Schedule:
         are counted from batch `begun_at`, where these ranks began it."""
 
         def by_step(per_batch: npt.NDArray[Any]) -> npt.NDArray[Any]:
-            return per_batch[n_done:].reshape(-1, self.world_size)
+            return per_batch[n_done:].reshape(-1, self.world_size, *per_batch.shape[1:])
 
         return Steps(
             by_step(batches.sizes),
-            by_step(batches.sums(self.lengths)),
+            by_step(batches.sums(self._tokens)),
             by_step(batches.padded_lengths),
             by_step(batches.buckets),
             None if self.loss_tokens is None else by_step(batches.sums(self.loss_tokens)),
@@ -224,7 +228,7 @@ class Schedule:
         )
 
     def _denominators(self, batches: Batches, begun_at: int) -> npt.NDArray[np.int64]:
-        tokens = batches.sums(self.lengths if self.loss_tokens is None else self.loss_tokens)[begun_at:]
+        tokens = batches.sums(self._tokens if self.loss_tokens is None else self.loss_tokens)[begun_at:]
         by_step = tokens.reshape(-1, self.world_size).sum(1)
         first_steps = np.arange(0, len(by_step), self.accumulation_steps)
         by_update = np.add.reduceat(by_step, first_steps) if len(by_step) else by_step
@@ -235,7 +239,7 @@ class Schedule:
         those after the first `n_done`; where they coincide, once. An empty rest has none."""
         heaviest = dict.fromkeys(batches.heaviest(n_done)) if n_done < len(batches) else ()
         return [
-            HeavyBatch(*divmod(b - n_done, self.world_size), int(batches.sizes[b]), int(batches.padded_lengths[b]))
+            HeavyBatch(*divmod(b - n_done, self.world_size), int(batches.sizes[b]), as_plain(batches.padded_lengths[b]))
             for b in heaviest
         ]
 
@@ -248,7 +252,7 @@ class Schedule:
             identity |= {"loss_tokens": _digest(self.loss_tokens), "min_loss_tokens": self.min_loss_tokens}
         for name, value in self.options.items():
             if name != "threads":
-                identity[name] = _digest(np.asarray(value)) if isinstance(value, list) else value
+                identity[name] = _identity_of(value)
         return identity
 
     @property
@@ -295,6 +299,11 @@ class Schedule:
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
+    @property
+    def _tokens(self) -> npt.NDArray[np.integer[Any]]:
+        """[n_samples], integer: tokens of each sample, over all fields."""
+        return self.lengths if self.lengths.ndim == 1 else self.lengths.sum(1)
+
     @functools.cached_property
     def _own_planner(self) -> Planner:
         return self._planner_of(self.arrangement)
@@ -306,8 +315,9 @@ class Schedule:
 
     def _planner_of(self, arrangement: Arrangement) -> Planner:
         window, align_ranks, _ = arrangement
+        names = self.field_names
         return Planner(
-            self.lengths,
+            self.lengths if names is None else dict(zip(names, self.lengths.T, strict=True)),
             admitted=self._admitted,
             **self._options,
             window=window,
@@ -367,6 +377,13 @@ def _as_loss_tokens(loss_tokens: Any) -> npt.NDArray[np.integer[Any]]:
         i = int(np.argmax(negative))
         raise ValueError(f"loss_tokens[{i}] = {checked[i]} is negative; pass the supervised tokens of each sample")
     return checked
+
+
+def _identity_of(value: Any) -> Any:
+    """An option as a short plain value: a list by its hash, a mapping by its text."""
+    if isinstance(value, list):
+        return _digest(np.asarray(value))
+    return repr(value) if isinstance(value, dict) else value
 
 
 def _read_only(array: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.integer[Any]]:

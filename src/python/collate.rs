@@ -54,34 +54,54 @@ pub(super) struct Request<'py> {
     out: Option<Bound<'py, PyAny>>,
 }
 
-/// `(lengths, padded length, one flat array per field)`.
-type Padded<'py> = (Bound<'py, PyArray1<i64>>, usize, Vec<Option<Bound<'py, PyAny>>>);
-
-/// Pads the rows of one batch; returns its lengths, its padded length, and one flat array per field (None where `out`
-/// took it).
-#[pyfunction]
-#[pyo3(signature = (offsets, samples, fields, *, left, pad_to_multiple_of, padded_lengths=Vec::new()))]
-#[allow(clippy::needless_pass_by_value, reason = "what a caller passes arrives owned")]
-pub(super) fn pad_rows<'py>(
-    py: Python<'py>,
-    offsets: &Bound<'py, PyAny>,
-    samples: &Bound<'py, PyAny>,
+/// What Python asks of the fields of one length: an object with these attributes
+/// (`bucketshuffle.torch.fields.GroupRequest`).
+#[derive(FromPyObject)]
+pub(super) struct GroupRequest<'py> {
+    /// `[n_samples + 1]`, int64, tokens before each sample and at the end.
+    offsets: Bound<'py, PyAny>,
     fields: Vec<Request<'py>>,
     left: bool,
     pad_to_multiple_of: usize,
     padded_lengths: Vec<usize>,
-) -> PyResult<Padded<'py>> {
-    let offsets = read::<i64>("offsets", offsets)?;
-    let samples = read_samples(samples)?;
-    let side = if left { Side::Left } else { Side::Right };
-    let rows = Rows::padded_to(slice("offsets", &offsets)?, &samples, side, &padded_lengths, pad_to_multiple_of)?;
+}
 
-    let mut held = fields.iter().map(hold).collect::<PyResult<Vec<_>>>()?;
+/// `(lengths, padded length, one flat array per field)`.
+type Padded<'py> = (Bound<'py, PyArray1<i64>>, usize, Vec<Option<Bound<'py, PyAny>>>);
+
+/// Pads the rows of one batch, the fields of each group to its own longest; returns for each group the lengths, the padded
+/// length, and one flat array per field (None where `out` took it).
+#[pyfunction]
+#[allow(clippy::needless_pass_by_value, reason = "what a caller passes arrives owned")]
+pub(super) fn pad_rows<'py>(
+    py: Python<'py>,
+    samples: &Bound<'py, PyAny>,
+    groups: Vec<GroupRequest<'py>>,
+) -> PyResult<Vec<Padded<'py>>> {
+    let samples = read_samples(samples)?;
+    let rows_of = |group: &GroupRequest<'py>| {
+        let offsets = read::<i64>("offsets", &group.offsets)?;
+        let side = if group.left { Side::Left } else { Side::Right };
+        let (lengths, multiple) = (&group.padded_lengths, group.pad_to_multiple_of);
+        Ok::<_, PyErr>(Rows::padded_to(slice("offsets", &offsets)?, &samples, side, lengths, multiple)?)
+    };
+    let rows = groups.iter().map(rows_of).collect::<PyResult<Vec<_>>>()?;
+
+    let fields: Vec<&Request<'_>> = groups.iter().flat_map(|group| &group.fields).collect();
+    let mut held = fields.iter().map(|field| hold(field)).collect::<PyResult<Vec<_>>>()?;
     refuse_overlap(&fields, &held)?;
     let jobs = held.iter_mut().map(|buffers| buffers.job()).collect::<PyResult<Vec<_>>>()?;
-    let written = py.detach(|| jobs.into_iter().map(|job| job(&rows)).collect::<Result<Vec<_>, _>>())?;
-    let arrays = written.into_iter().map(|fresh| fresh.map(|fresh| fresh.into_array(py))).collect();
-    Ok((PyArray1::from_vec(py, rows.lengths()?), rows.padded_length(), arrays))
+    let rows_of_fields =
+        groups.iter().zip(&rows).flat_map(|(group, rows)| std::iter::repeat_n(rows, group.fields.len()));
+    let rows_of_fields: Vec<&Rows> = rows_of_fields.collect();
+    let write = || jobs.into_iter().zip(rows_of_fields).map(|(job, rows)| job(rows)).collect::<Result<Vec<_>, _>>();
+    let mut written = py.detach(write)?.into_iter();
+    let padded = |(group, rows): (&GroupRequest<'py>, &Rows)| {
+        let of_group = written.by_ref().take(group.fields.len());
+        let arrays = of_group.map(|fresh| fresh.map(|fresh| fresh.into_array(py))).collect();
+        Ok((PyArray1::from_vec(py, rows.lengths()?), rows.padded_length(), arrays))
+    };
+    groups.iter().zip(&rows).map(padded).collect()
 }
 
 /// A copy of the samples of a batch: an int64 array, or a sequence of integers.
@@ -120,7 +140,7 @@ fn is_integer(sample: &Bound<'_, PyAny>) -> PyResult<bool> {
 }
 
 /// Refuses an `out` that shares memory with a buffer or another `out`: the slices made of them would alias.
-fn refuse_overlap(fields: &[Request<'_>], held: &[Box<dyn Held + '_>]) -> PyResult<()> {
+fn refuse_overlap(fields: &[&Request<'_>], held: &[Box<dyn Held + '_>]) -> PyResult<()> {
     let overlap = |a: &Range<usize>, b: &Range<usize>| a.start.max(b.start) < a.end.min(b.end);
     for (i, (field, buffers)) in fields.iter().zip(held).enumerate() {
         let out = buffers.out();

@@ -1,17 +1,18 @@
 //! The options of a plan, from Python and to it; see `bucketshuffle.PlanOptions`.
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyString};
+use pyo3::types::{PyBool, PyDict, PyMapping, PyString};
 
 use crate::boundaries::MAX_OPTIMAL_BUCKETS;
 use crate::bucket::MAX_BUCKETS;
 use crate::shapes::MAX_PADDED_LENGTHS;
-use crate::{Boundaries, Empty, Error, Options, Overlong, PaddedLengths, Strategy};
+use crate::{Boundaries, Combine, Empty, Error, Field, Options, Overlong, PaddedLengths, Strategy, Weight};
 
 const STRATEGIES: ([&str; 3], [Strategy; 3]) =
     (["bucketed", "sorted", "random"], [Strategy::Bucketed, Strategy::Sorted, Strategy::Random]);
 const OVERLONG: ([&str; 3], [Overlong; 3]) =
     (["error", "drop", "keep"], [Overlong::Error, Overlong::Drop, Overlong::Keep]);
+const COMBINE: ([&str; 2], [Combine; 2]) = (["sum", "max"], [Combine::Sum, Combine::Max]);
 const EMPTY: ([&str; 2], [Empty; 2]) = (["error", "drop"], [Empty::Error, Empty::Drop]);
 
 /// Every option by name, as a caller would write it.
@@ -32,14 +33,20 @@ pub(super) fn to_dict<'py>(py: Python<'py>, options: &Options) -> PyResult<Bound
     }
     dict.set_item("repeat_weight", repeat_weight)?;
     dict.set_item("padding_target", padding_target)?;
-    dict.set_item("pad_to_multiple_of", options.cost.pad_to_multiple_of)?;
-    match &options.padded_lengths {
-        None => dict.set_item("padded_lengths", py.None())?,
-        Some(PaddedLengths::Count(count)) => dict.set_item("padded_lengths", count)?,
-        Some(PaddedLengths::List(lengths)) => dict.set_item("padded_lengths", lengths)?,
-    }
+    // One field has the options of the cost model.
+    let one_field = [Field {
+        pad_to_multiple_of: options.cost.pad_to_multiple_of,
+        padded_lengths: options.padded_lengths.clone(),
+        quadratic_length: options.cost.quadratic_length,
+        ..Field::default()
+    }];
+    let fields = if options.fields.is_empty() { &one_field[..] } else { &options.fields };
+    set_of_fields(&dict, "pad_to_multiple_of", fields, |field| field.pad_to_multiple_of)?;
+    set_of_fields(&dict, "padded_lengths", fields, |field| field.padded_lengths.clone())?;
     dict.set_item("per_sample", options.cost.per_sample)?;
-    dict.set_item("quadratic_length", options.cost.quadratic_length)?;
+    set_of_fields(&dict, "quadratic_length", fields, |field| field.quadratic_length)?;
+    set_of_fields(&dict, "field_weights", fields, |field| field.weight)?;
+    dict.set_item("combine", word_of(options.combine, COMBINE))?;
     dict.set_item("strategy", word_of(options.strategy, STRATEGIES))?;
     dict.set_item("window", options.window)?;
     dict.set_item("align_ranks", options.align_ranks)?;
@@ -50,10 +57,130 @@ pub(super) fn to_dict<'py>(py: Python<'py>, options: &Options) -> PyResult<Bound
     Ok(dict)
 }
 
-/// Every option that is given, over the defaults.
-pub(super) fn parse(given: Option<&Bound<'_, PyDict>>) -> PyResult<Options> {
+impl<'py> IntoPyObject<'py> for PaddedLengths {
+    type Target = PyAny;
+    type Output = Bound<'py, PyAny>;
+    type Error = PyErr;
+
+    fn into_pyobject(self, py: Python<'py>) -> PyResult<Self::Output> {
+        match self {
+            Self::Count(count) => Ok(count.into_pyobject(py)?.into_any()),
+            Self::List(lengths) => lengths.into_pyobject(py),
+        }
+    }
+}
+
+impl<'py> IntoPyObject<'py> for Weight {
+    type Target = PyAny;
+    type Output = Bound<'py, PyAny>;
+    type Error = PyErr;
+
+    fn into_pyobject(self, py: Python<'py>) -> PyResult<Self::Output> {
+        match self {
+            Self { numerator, denominator: 1 } => Ok(numerator.into_pyobject(py)?.into_any()),
+            _ => Ok((self.numerator as f64 / self.denominator as f64).into_pyobject(py)?.into_any()),
+        }
+    }
+}
+
+/// Sets an option to its one value, or where the fields have different ones, to a mapping of these.
+fn set_of_fields<'py, T: PartialEq + IntoPyObject<'py>>(
+    dict: &Bound<'py, PyDict>,
+    name: &str,
+    fields: &[Field],
+    value: impl Fn(&Field) -> T,
+) -> PyResult<()> {
+    if fields.iter().all(|field| value(field) == value(&fields[0])) {
+        return dict.set_item(name, value(&fields[0]));
+    }
+    let by_field = PyDict::new(dict.py());
+    for (number, field) in fields.iter().enumerate() {
+        match &field.name {
+            Some(key) => by_field.set_item(key, value(field))?,
+            None => by_field.set_item(number, value(field))?,
+        }
+    }
+    dict.set_item(name, by_field)
+}
+
+/// Sets an option of every field from one value for all, a sequence of one for each, or a mapping by name or number of
+/// some. `parse` gets the option as the caller would write it, and `is_one` tells a value for all from a sequence.
+fn parse_of_fields<T: Clone>(
+    name: &str,
+    given: &Bound<'_, PyAny>,
+    fields: &mut [Field],
+    is_one: bool,
+    parse: impl Fn(&str, &Bound<'_, PyAny>) -> PyResult<T>,
+    set: impl Fn(&mut Field, T),
+) -> PyResult<()> {
+    let labels: Vec<String> = fields.iter().enumerate().map(|(number, field)| field.label(number)).collect();
+    if let Ok(mapping) = given.cast::<PyMapping>() {
+        for item in mapping.items()?.iter() {
+            let (key, value): (Bound<'_, PyAny>, Bound<'_, PyAny>) = item.extract()?;
+            let label = key.extract::<String>().map_or_else(|_| key.to_string(), |key| format!("\"{key}\""));
+            let Some(number) = labels.iter().position(|known| *known == label) else {
+                return Err(PyValueError::new_err(format!(
+                    "{name}[{label}] is of no field; the fields are {}",
+                    labels.join(", ")
+                )));
+            };
+            set(&mut fields[number], parse(&format!("{name}[{label}]"), &value)?);
+        }
+        return Ok(());
+    }
+    if is_one {
+        let value = parse(name, given)?;
+        fields.iter_mut().for_each(|field| set(field, value.clone()));
+        return Ok(());
+    }
+    let (n_values, n_fields) = (given.len()?, fields.len());
+    if n_values != n_fields {
+        return Err(PyValueError::new_err(format!(
+            "{name} has {n_values} values for {n_fields} fields; pass one value for all, or one for each"
+        )));
+    }
+    for (number, field) in fields.iter_mut().enumerate() {
+        set(field, parse(&format!("{name}[{}]", labels[number]), &given.get_item(number)?)?);
+    }
+    Ok(())
+}
+
+fn is_sequence(value: &Bound<'_, PyAny>) -> bool {
+    !value.is_instance_of::<PyString>() && value.len().is_ok()
+}
+
+/// Whether a value is a sequence of integers alone, such as one list of padded lengths.
+fn is_integers(value: &Bound<'_, PyAny>) -> PyResult<bool> {
+    for item in value.try_iter()?.take(MAX_PADDED_LENGTHS) {
+        let item = item?;
+        if item.is_none() || is_sequence(&item) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// A number as the nearest ratio of small integers: 0.1 is 1 / 10.
+fn parse_weight(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Weight> {
+    let number = real(name, value)?;
+    let most = Weight::MAX as f64;
+    if !(1.0 / most..=most).contains(&number) {
+        return Err(Error::out_of_range(name, number, 1.0 / most, most).into());
+    }
+    let fraction = value.py().import("fractions")?.getattr("Fraction")?.call1((number,))?;
+    let nearest = fraction.call_method1("limit_denominator", (Weight::MAX,))?;
+    Ok(Weight {
+        numerator: nearest.getattr("numerator")?.extract()?,
+        denominator: nearest.getattr("denominator")?.extract()?,
+    })
+}
+
+/// Every option that is given, over the defaults. `names`: of several fields; empty: there is one.
+pub(super) fn parse(given: Option<&Bound<'_, PyDict>>, names: Vec<Option<String>>) -> PyResult<Options> {
     let mut options = Options::default();
-    let Some(given) = given else { return Ok(options) };
+    let mut fields: Vec<Field> = names.into_iter().map(|name| Field { name, ..Field::default() }).collect();
+    let several = fields.len() > 1;
+    let Some(given) = given else { return Ok(Options { fields, ..options }) };
     let (mut repeat_weight, mut padding_target) = (Boundaries::DEFAULT_REPEAT_WEIGHT, None);
     for (name, value) in given {
         let name: String = name.extract()?;
@@ -64,8 +191,35 @@ pub(super) fn parse(given: Option<&Bound<'_, PyDict>>) -> PyResult<Options> {
             "repeat_weight" => repeat_weight = real("repeat_weight", &value)?,
             "padding_target" if value.is_none() => {}
             "padding_target" => padding_target = Some(real("padding_target", &value)?),
+            "pad_to_multiple_of" if several => {
+                let parse = |name: &str, value: &Bound<'_, PyAny>| integer(name, value, 1);
+                parse_of_fields(&name, &value, &mut fields, !is_sequence(&value), parse, |field, multiple| {
+                    field.pad_to_multiple_of = multiple;
+                })?;
+            }
+            "padded_lengths" if several => {
+                let is_one = !is_sequence(&value) || is_integers(&value)?;
+                parse_of_fields(&name, &value, &mut fields, is_one, parse_padded_lengths, |field, lengths| {
+                    field.padded_lengths = lengths;
+                })?;
+            }
+            "quadratic_length" if several => {
+                parse_of_fields(&name, &value, &mut fields, !is_sequence(&value), optional, |field, length| {
+                    field.quadratic_length = length;
+                })?;
+            }
+            "field_weights" if several => {
+                parse_of_fields(&name, &value, &mut fields, !is_sequence(&value), parse_weight, |field, weight| {
+                    field.weight = weight;
+                })?;
+            }
+            "field_weights" if is_sequence(&value) || parse_weight("field_weights", &value)? != Weight::ONE => {
+                return Err(Error::NoEffect { name: "field_weights", with: "lengths of one field".to_owned() }.into());
+            }
+            "field_weights" => {}
+            "combine" => options.combine = choice("combine", &value, &COMBINE.0, COMBINE.1)?,
             "pad_to_multiple_of" => options.cost.pad_to_multiple_of = integer("pad_to_multiple_of", &value, 1)?,
-            "padded_lengths" => options.padded_lengths = parse_padded_lengths(&value)?,
+            "padded_lengths" => options.padded_lengths = parse_padded_lengths("padded_lengths", &value)?,
             "per_sample" => options.cost.per_sample = integer("per_sample", &value, 0)?,
             "quadratic_length" => options.cost.quadratic_length = optional("quadratic_length", &value)?,
             "strategy" => options.strategy = choice("strategy", &value, &STRATEGIES.0, STRATEGIES.1)?,
@@ -97,6 +251,7 @@ pub(super) fn parse(given: Option<&Bound<'_, PyDict>>) -> PyResult<Options> {
         None if !hard => options.boundaries = Boundaries::RepeatWeight(repeat_weight),
         None => {}
     }
+    options.fields = fields;
     Ok(options)
 }
 
@@ -117,15 +272,16 @@ fn parse_boundaries(value: &Bound<'_, PyAny>) -> PyResult<Boundaries> {
     Ok(Boundaries::Optimal(usize::try_from(n_buckets).unwrap_or(usize::MAX)))
 }
 
-fn parse_padded_lengths(value: &Bound<'_, PyAny>) -> PyResult<Option<PaddedLengths>> {
+fn parse_padded_lengths(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Option<PaddedLengths>> {
     if value.is_none() {
         return Ok(None);
     }
-    let refused = |n_lengths| Error::NumberOfPaddedLengths { n_lengths, max_lengths: MAX_PADDED_LENGTHS };
-    if let Some(lengths) = integers("padded_lengths", value, 1, MAX_PADDED_LENGTHS, refused)? {
+    let max_lengths = MAX_PADDED_LENGTHS;
+    let refused = |n_lengths| Error::NumberOfPaddedLengths { name: name.to_owned(), n_lengths, max_lengths };
+    if let Some(lengths) = integers(name, value, 1, MAX_PADDED_LENGTHS, refused)? {
         return Ok(Some(PaddedLengths::List(lengths)));
     }
-    let count = in_range("padded_lengths", value, 1, MAX_OPTIMAL_BUCKETS as u64)?;
+    let count = in_range(name, value, 1, MAX_OPTIMAL_BUCKETS as u64)?;
     Ok(Some(PaddedLengths::Count(usize::try_from(count).unwrap_or(usize::MAX))))
 }
 

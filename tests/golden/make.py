@@ -1,10 +1,13 @@
-"""Writes order-v2.txt from the oracle: `python tests/golden/make.py`.
+"""Writes order-v2.txt and order-v2-fields.txt from the oracle: `python tests/golden/make.py`.
 
-Only for a new order version, under a new name. One block a plan: `key value ...` a line, blocks divided by blank lines.
+Only for a new order version, under new names. One block a plan: `key value ...` a line, blocks divided by blank lines.
 Read by tests/golden.rs and tests/python/test_golden.py.
 """
 
+import itertools
 import sys
+from collections.abc import Iterable
+from fractions import Fraction
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -68,7 +71,37 @@ CASES = [
 ]
 
 
-def words(values: list[int]) -> str:
+# Pairs that agree in part, with an empty second length now and then.
+PAIRS = [[length, (length * (3 + i % 5) // 6 + i * 31 % 23) % 120] for i, length in enumerate(SPREAD[:150])]
+TRIPLES = [[a, b, 1 + a * b % 50] for a, b in PAIRS]
+EIGHTH_AND_ONE = {"multiples": [8, 1]}
+
+FIELD_CASES = [
+    ("two fields", PAIRS, {"token_budget": 4_096, **AUTO}),
+    ("two fields, sorted", PAIRS, {"token_budget": 4_096, "strategy": "sorted"}),
+    ("two fields, random", PAIRS, {"token_budget": 4_096, "strategy": "random"}),
+    ("two fields, the largest counts", PAIRS, {"token_budget": 4_096, "combine": "max", **AUTO}),
+    (
+        "two fields, every term of the cost",
+        PAIRS,
+        {
+            "token_budget": 4_096, "max_batch_size": 9, "per_sample": 3, "weights": ["1/4", "1"], **EIGHTH_AND_ONE,
+            "quadratics": [4_096, 0], "overlong": "keep", **AUTO,
+        },
+    ),
+    (
+        "two fields, hard buckets, even count",
+        PAIRS,
+        {"token_budget": 2_048, "overlong": "drop", "constant_count": True, "window": 6, "align_ranks": 2,
+         "edges": [0, 100, 300, 2_048]},
+    ),
+    ("two fields, a padding target", PAIRS, {"token_budget": 4_096, "padding_target": 0.3, "epoch": 3, **AUTO}),
+    ("three fields", TRIPLES, {"token_budget": 6_000, **AUTO}),
+]  # fmt: skip
+FIELD_OPTIONS = {"weights", "multiples", "quadratics", "combine"}
+
+
+def words(values: Iterable[int]) -> str:
     return " ".join(str(int(value)) for value in values)
 
 
@@ -87,5 +120,35 @@ def block(name: str, lengths: list[int], options: dict[str, object]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def field_block(name: str, rows: list[list[int]], options: dict[str, object]) -> str:
+    """As `block`; lengths and padded lengths stand row after row."""
+    options = {"seed": 0, "epoch": 0, **options}
+    n_fields = len(rows[0])
+    multiples, quadratics = options.get("multiples", [1] * n_fields), options.get("quadratics", [0] * n_fields)
+    costs = [
+        oracle.Cost(pad_to_multiple_of=multiple, quadratic_length=quadratic or None)
+        for multiple, quadratic in zip(multiples, quadratics, strict=True)
+    ]
+    weights = [Fraction(weight) for weight in options.get("weights", ["1"] * n_fields)]
+    several = oracle.Several(rows, costs, weights, options.get("combine", "sum"))
+    cost = oracle.Cost(**{key: value for key, value in options.items() if key in COST_OPTIONS})
+    others = {
+        key: value for key, value in options.items() if key not in COST_OPTIONS | FIELD_OPTIONS | {"seed", "edges"}
+    }
+    plan = oracle.pack_epoch(several, options["seed"], boundaries=options.get("edges", "auto"), cost=cost, **others)
+    if options.get("edges") == "auto":
+        del options["edges"]
+    lines = [f"name {name}", f"n_fields {n_fields}", f"lengths {words(itertools.chain(*rows))}"]
+    for key, value in options.items():
+        lines.append(f"{key} {' '.join(map(str, value)) if isinstance(value, list) else value}")
+    lines += [
+        f"dropped {words(plan.dropped)}".rstrip(),
+        f"padded_lengths {words(itertools.chain(*plan.padded_lengths))}",
+    ]
+    lines += [f"buckets {words(plan.buckets)}", *(f"batch {words(batch)}" for batch in plan.batches)]
+    return "\n".join(lines) + "\n"
+
+
 if __name__ == "__main__":
+    (HERE / "order-v2-fields.txt").write_text("\n".join(field_block(*case) for case in FIELD_CASES))
     (HERE / "order-v2.txt").write_text("\n".join(block(*case) for case in CASES))

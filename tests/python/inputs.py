@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 import oracle
@@ -88,3 +89,58 @@ def problems(draw: st.DrawFn, *, max_n: int = 60) -> tuple[list[int], dict[str, 
             if options["boundaries"] is None:
                 del options["boundaries"]
     return lengths, options
+
+
+def several_of(rows: list[list[int]], options: dict[str, Any]) -> oracle.Several:
+    """The fields that a set of `pack_epoch` options describes; per-field options are sequences or one value."""
+    n_fields = len(rows[0]) if rows else 2
+
+    def of_fields(name: str, default: Any) -> list[Any]:
+        value = options.get(name, default)
+        return value if isinstance(value, list) else [value] * n_fields
+
+    columns = zip(
+        of_fields("pad_to_multiple_of", 1), of_fields("padded_lengths", None), of_fields("quadratic_length", None),
+        strict=True,
+    )  # fmt: skip
+    costs = [
+        oracle.Cost(pad_to_multiple_of=multiple, padded_lengths=tuple(lengths or ()), quadratic_length=quadratic)
+        for multiple, lengths, quadratic in columns
+    ]
+    weights = [Fraction(weight).limit_denominator(1_000) for weight in of_fields("field_weights", 1)]
+    return oracle.Several(rows, costs, weights, options.get("combine", "sum"))
+
+
+@st.composite
+def field_problems(draw: st.DrawFn) -> tuple[list[list[int]], dict[str, Any]]:
+    """Lengths of two to four fields and options for `pack_epoch`, those of a field given for each."""
+    first, options = draw(problems())
+    n_fields = draw(st.integers(2, 4))
+    longest = max([1, *first])
+    others = draw(st.lists(st.lists(st.integers(0, longest), min_size=n_fields - 1, max_size=n_fields - 1),
+                           min_size=len(first), max_size=len(first)))  # fmt: skip
+    rows = [[length, *row] for length, row in zip(first, others, strict=True)]
+    for name in ("padded_lengths", "pad_to_multiple_of", "quadratic_length"):
+        options.pop(name, None)
+    options["token_budget"] += draw(st.sampled_from([0, longest, n_fields * longest]))
+
+    def each(values: st.SearchStrategy[Any]) -> Any:
+        return draw(st.lists(values, min_size=n_fields, max_size=n_fields))
+
+    if draw(st.booleans()):
+        options["quadratic_length"] = each(st.sampled_from([None, 10, 4_096]))
+    if draw(st.booleans()):
+        options["field_weights"] = each(st.sampled_from([1, 0.25, 0.1, 1 / 3, 2.5]))
+    if draw(st.booleans()):
+        options["combine"] = draw(st.sampled_from(["sum", "max"]))
+    if draw(st.integers(0, 3)) == 0:
+        ascending = st.lists(st.integers(1, longest + 5), min_size=1, max_size=6, unique=True).map(sorted)
+        options["padded_lengths"] = each(st.none() | ascending)
+        if all(lengths is None for lengths in options["padded_lengths"]):
+            options["padded_lengths"] = None
+    elif draw(st.booleans()):
+        options["pad_to_multiple_of"] = each(st.sampled_from([1, 2, 3, 8]))
+    if isinstance(options.get("boundaries"), list):
+        most = 8 * sum(10 * (length + 8) + (length + 8) ** 2 for length in [longest] * n_fields)
+        options["boundaries"] = sorted({0, most, *draw(st.lists(st.integers(1, 2 * longest), max_size=5))})
+    return rows, options

@@ -12,8 +12,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal, localcontext
+from fractions import Fraction
 from itertools import accumulate, chain, combinations, pairwise
-from math import inf, prod
+from math import ceil, inf, prod
 
 WORD = 2**64
 SHUFFLE, SPLIT, STRATA, WINDOW, RANKS, NOISE, REST = 1, 2, 3, 4, 5, 6, 7  # stages, each with streams of its own
@@ -174,6 +175,82 @@ class Cost:
         return by_budget if self.max_batch_size is None else min(by_budget, self.max_batch_size)
 
 
+# Several fields.
+
+
+@dataclass
+class Several:
+    """The lengths of samples in several fields, and what they cost together."""
+
+    rows: Sequence[Sequence[int]]
+    costs: Sequence[Cost]
+    """How each field is padded; budget, size and `per_sample` are not its own."""
+    weights: Sequence[Fraction]
+    combine: str = "sum"
+    bands: tuple[int, int] | None = None
+    """The field, and the batches of a band."""
+
+    def longest(self, samples: Iterable[int]) -> list[int]:
+        return [max(of_field) for of_field in zip(*(self.rows[i] for i in samples), strict=True)]
+
+    def together(self, longest: Sequence[int]) -> int:
+        costs = [
+            ceil(weight * cost.sample(length))
+            for weight, cost, length in zip(self.weights, self.costs, longest, strict=True)
+        ]
+        return min(sum(costs) if self.combine == "sum" else max(costs), WORD - 1)
+
+    def combined_lengths(self, cost: Cost) -> list[int]:
+        combined = []
+        for row in self.rows:
+            length = self.together(row)
+            lists = [of_field.padded_lengths for of_field in self.costs]
+            if not any(row):
+                length = 0
+            elif any(known and length > known[-1] for known, length in zip(lists, row, strict=True)):
+                length = max(length, max(cost.token_budget - cost.per_sample, 0) + 1)
+            combined.append(length)
+        return combined
+
+    def sort_in_bands(self, order: list[int], cost: Cost) -> list[int]:
+        if self.bands is None:
+            return order
+        field, n_batches = self.bands
+        out: list[int] = []
+        sign = 1
+        while order:
+            size = n_batches * cost.cap(self.together(self.rows[order[0]]))
+            out += sorted(order[:size], key=lambda i: sign * leading(self.rows[i][field], 11))
+            order = order[size:]
+            sign = -sign
+        return out
+
+    def choose_bands(self, parts: list[list[int]], cost: Cost) -> None:
+        def total() -> tuple[int, int]:
+            batches = [b for part in parts for b in pack(part, [], 0, cost, self)]
+            return sum(len(b.samples) * cost.sample(b.longest) for b in batches), len(batches)
+
+        self.bands = None
+        least, n_batches = total()
+        best = None
+        for f in range(1, len(self.costs)):
+            for width in (2, 4, 8, 16, 32, 64, 128, 256):
+                self.bands = f, width
+                if width <= n_batches // max(len(parts), 1) // 2 and (cost_in_bands := total()[0]) < least:
+                    best, least = self.bands, cost_in_bands
+        self.bands = best
+
+
+MAX_TRIED, N_PARTS = 2**17, 8
+
+
+def parts_of(order: list[int]) -> list[list[int]]:
+    if len(order) <= MAX_TRIED:
+        return [order]
+    starts = [i * len(order) // N_PARTS for i in range(N_PARTS)]
+    return [order[start : start + MAX_TRIED // N_PARTS] for start in starts]
+
+
 # Boundaries, by trying everything.
 
 
@@ -295,7 +372,12 @@ def set_means(classes: list[Class], buckets: list[tuple[int, int]]) -> None:
 
 
 def soft(
-    samples: list[int], lengths: Sequence[int], cost: Cost, repeat_weight: float, padding_target: float | None
+    samples: list[int],
+    lengths: Sequence[int],
+    cost: Cost,
+    repeat_weight: float,
+    padding_target: float | None,
+    several: Several | None,
 ) -> Soft:
     samples = sorted(samples, key=lambda i: (lengths[i], i))
     classes = soft_classes(samples, lengths, cost)
@@ -304,12 +386,14 @@ def soft(
     plan = Soft(samples, classes)
     if classes:
         plan.edges = [0, *(classes[end - 1].longest for _, end in buckets)]
+    if several is not None:
+        several.choose_bands(parts_of(soft_shuffle(plan, Draw(0, 0, pilot=1), N_ATTEMPTS)), cost)
     if padding_target is None:
         return plan
 
     def padded(noise: int) -> int:
         pilots = [Draw(0, p, pilot=1) for p in range(N_PILOTS)]
-        packed = [b for draw in pilots for b in pack(soft_shuffle(plan, draw, noise), lengths, 0, cost)]
+        packed = [b for draw in pilots for b in pack(soft_shuffle(plan, draw, noise), lengths, 0, cost, several)]
         return sum(len(b.samples) * cost.padded(b.longest) for b in packed)
 
     means = [c.mean for c in classes]
@@ -325,9 +409,13 @@ def soft(
     return plan
 
 
+def leading(number: int, n_bits: int) -> int:
+    d = max(number.bit_length() - n_bits, 0)
+    return d * 2 ** (n_bits - 1) + (number >> d)
+
+
 def cell(key: int) -> int:
-    d = max(key.bit_length() - 13, 0)
-    return d * 2**12 + (key >> d)
+    return leading(key, 13)
 
 
 def soft_shuffle(plan: Soft, draw: Draw, noise: int) -> list[int]:
@@ -369,6 +457,9 @@ class Batch:
 
     samples: list[int]
     longest: int
+    """Of several fields: the combined length of the longest of each."""
+    largest: int
+    """Of several fields: the largest combined length."""
     bucket: int
     closed_by: str = ""
 
@@ -378,7 +469,7 @@ class Plan:
     """What the package must return, as lists."""
 
     batches: list[list[int]]
-    padded_lengths: list[int]
+    padded_lengths: list[int] | list[list[int]]
     buckets: list[int]
     boundaries: list[int]
     dropped: list[int]
@@ -388,7 +479,19 @@ class Plan:
     closed_by_bucket_end: int
 
 
-def pack(order: list[int], lengths: Sequence[int], bucket: int, cost: Cost) -> list[Batch]:
+def measured(samples: list[int], lengths: Sequence[int], bucket: int, several: Several | None) -> Batch:
+    if several is None:
+        longest = max(lengths[i] for i in samples)
+        return Batch(samples, longest, longest, bucket)
+    together = several.together(several.longest(samples))
+    return Batch(samples, together, max(several.together(several.rows[i]) for i in samples), bucket)
+
+
+def pack(
+    order: list[int], lengths: Sequence[int], bucket: int, cost: Cost, several: Several | None = None
+) -> list[Batch]:
+    if several is not None:
+        return pack_several(several.sort_in_bands(order, cost), bucket, cost, several)
     batches: list[Batch] = []
     samples: list[int] = []
     longest = 0
@@ -396,16 +499,35 @@ def pack(order: list[int], lengths: Sequence[int], bucket: int, cost: Cost) -> l
         n, longest_with_i = len(samples) + 1, max(longest, lengths[i])
         if samples and n > cost.cap(longest_with_i):
             over_budget = n * cost.sample(longest_with_i) > cost.token_budget
-            batches.append(Batch(samples, longest, bucket, "budget" if over_budget else "max_batch_size"))
+            batches.append(Batch(samples, longest, longest, bucket, "budget" if over_budget else "max_batch_size"))
             samples, longest = [], 0
         samples.append(i)
         longest = max(longest, lengths[i])
     if samples:
-        batches.append(Batch(samples, longest, bucket, "bucket_end"))
+        batches.append(Batch(samples, longest, longest, bucket, "bucket_end"))
     return batches
 
 
-def split(batches: list[Batch], lengths: Sequence[int], n_batches: int, draw: Draw) -> list[Batch]:
+def pack_several(order: list[int], bucket: int, cost: Cost, several: Several) -> list[Batch]:
+    batches: list[Batch] = []
+    samples: list[int] = []
+    for i in order:
+        together = several.together(several.longest([*samples, i]))
+        if samples and len(samples) + 1 > cost.cap(together):
+            over_budget = (len(samples) + 1) * cost.sample(together) > cost.token_budget
+            batches.append(
+                replace(measured(samples, [], bucket, several), closed_by="budget" if over_budget else "max_batch_size")
+            )
+            samples = []
+        samples.append(i)
+    if samples:
+        batches.append(replace(measured(samples, [], bucket, several), closed_by="bucket_end"))
+    return batches
+
+
+def split(
+    batches: list[Batch], lengths: Sequence[int], n_batches: int, draw: Draw, several: Several | None = None
+) -> list[Batch]:
     """Batches split in place, round by round, until there are n_batches."""
     r = 0
     while len(batches) < n_batches:
@@ -416,9 +538,12 @@ def split(batches: list[Batch], lengths: Sequence[int], n_batches: int, draw: Dr
         chosen = set(positions[: n_batches - len(batches)])
         out = []
         for p, batch in enumerate(batches):
-            head = len(batch.samples) - len(batch.samples) // 2 if p in chosen else len(batch.samples)
-            halves = [half for half in (batch.samples[:head], batch.samples[head:]) if half]
-            out += [Batch(half, max(lengths[i] for i in half), batch.bucket) for half in halves]
+            if p not in chosen:
+                out.append(batch)
+                continue
+            head = len(batch.samples) - len(batch.samples) // 2
+            halves = (batch.samples[:head], batch.samples[head:])
+            out += [measured(half, lengths, batch.bucket, several) for half in halves]
         batches = out
         r += 1
     return batches
@@ -468,7 +593,7 @@ def order(batches: list[Batch], cost: Cost, window: int, align_ranks: int, draw:
 
 
 def pack_epoch(
-    lengths: Sequence[int],
+    lengths: Sequence[int] | Several,
     seed: int,
     *,
     boundaries: str | Sequence[int] = "auto",
@@ -486,6 +611,10 @@ def pack_epoch(
 ) -> Plan:
     """The plan of one epoch. `boundaries`: "auto" or ascending edges, and `padded_lengths` in `cost` as a list: an
     integer for either is for the caller to replace."""
+    several = None
+    if isinstance(lengths, Several):
+        several, lengths = lengths, lengths.combined_lengths(cost)
+
     # 1. Admission.
     planned, kept, dropped = [], [], []
     for i, length in enumerate(lengths):
@@ -505,7 +634,7 @@ def pack_epoch(
     # 2. Bucket.
     edges: Sequence[int] = [0, max((lengths[i] for i in planned), default=0)]
     if strategy == "bucketed" and boundaries == "auto":
-        soft_plan = soft(planned, lengths, cost, repeat_weight, padding_target)
+        soft_plan = soft(planned, lengths, cost, repeat_weight, padding_target, several)
         edges = soft_plan.edges
     elif strategy == "bucketed":
         assert not isinstance(boundaries, str)
@@ -521,12 +650,23 @@ def pack_epoch(
     for i in planned:
         buckets[bucket_of(lengths[i])].append(i)
 
+    in_order = sorted(planned, key=lambda i: (lengths[i], i))
+    if several is not None and strategy == "sorted":
+        several.choose_bands(parts_of(in_order), cost)
+    elif several is not None and strategy == "bucketed" and boundaries != "auto":
+        parts = []
+        for b, bucket in enumerate(buckets):
+            part = list(bucket)
+            shuffle(part, Draw(0, 0, pilot=1).stream(SHUFFLE, b))
+            parts.append(part[: MAX_TRIED // len(buckets)])
+        several.choose_bands(parts, cost)
+
     # 3. Shuffle, 4. pack.
     def shuffled_and_packed(draw: Draw) -> list[Batch]:
         if strategy == "sorted":
-            batches = pack(sorted(planned, key=lambda i: (lengths[i], i)), lengths, 0, cost)
+            batches = pack(in_order, lengths, 0, cost, several)
         elif strategy == "bucketed" and boundaries == "auto":
-            batches = pack(soft_shuffle(soft_plan, draw, N_ATTEMPTS - draw.attempt), lengths, 0, cost)
+            batches = pack(soft_shuffle(soft_plan, draw, N_ATTEMPTS - draw.attempt), lengths, 0, cost, several)
         else:
             batches = []
             for b, bucket in enumerate(buckets):
@@ -534,10 +674,10 @@ def pack_epoch(
                 shuffle(samples, draw.stream(SHUFFLE, b))
                 if draw.attempt == N_ATTEMPTS:
                     samples.sort(key=lambda i: lengths[i])
-                batches += pack(samples, lengths, b, cost)
+                batches += pack(samples, lengths, b, cost, several)
         for batch in batches:
-            batch.bucket = bucket_of(batch.longest)
-        return batches + [Batch([i], lengths[i], -1, "budget") for i in kept]
+            batch.bucket = bucket_of(batch.largest)
+        return batches + [replace(measured([i], lengths, -1, several), closed_by="budget") for i in kept]
 
     # 5. Even out.
     draw = Draw(seed, epoch)
@@ -552,21 +692,28 @@ def pack_epoch(
         for attempt in range(1, N_ATTEMPTS + 1):
             if len(batches) <= n_batches:
                 break
-            batches = shuffled_and_packed(replace(draw, attempt=attempt))
+            last = several is not None and attempt == N_ATTEMPTS
+            batches = shuffled_and_packed(Draw(0, 0, pilot=1) if last else replace(draw, attempt=attempt))
     n_packed = len(batches)
     closed_by = Counter(batch.closed_by for batch in batches)
     if n_batches is not None:
-        batches = split(batches, lengths, n_batches, draw)
+        batches = split(batches, lengths, n_batches, draw, several)
         for batch in batches:
             if batch.bucket >= 0:
-                batch.bucket = bucket_of(batch.longest)
+                batch.bucket = bucket_of(batch.largest)
     n_splits = len(batches) - n_packed
 
     # 6. Order.
     batches = order(batches, cost, window, align_ranks, draw)
+    padded_lengths: list[int] | list[list[int]] = [cost.padded(b.longest) for b in batches]
+    if several is not None:
+        longest = [several.longest(b.samples) for b in batches]
+        padded_lengths = [
+            [of_field.padded(length) for of_field, length in zip(several.costs, row, strict=True)] for row in longest
+        ]
     return Plan(
         batches=[b.samples for b in batches],
-        padded_lengths=[cost.padded(b.longest) for b in batches],
+        padded_lengths=padded_lengths,
         buckets=[b.bucket for b in batches],
         boundaries=list(edges),
         dropped=dropped,

@@ -13,7 +13,7 @@ import pytest
 import torch
 from bucketshuffle import _core
 from bucketshuffle.torch import PadCollator, PreloadedDataset
-from bucketshuffle.torch.fields import Request
+from bucketshuffle.torch.fields import GroupRequest, Request
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
@@ -298,8 +298,8 @@ def test_a_single_sample_is_refused_with_its_likely_cause():
         (
             [{"input_ids": [1, 2], "labels": [1, 2]}, {"input_ids": [1], "labels": [1, 2, 3]}],
             ValueError,
-            'items[1]["labels"] has 3 tokens, but its "input_ids" has 1; per-token keys of a sample have one length: '
-            'name a fixed shape in stack, or pad "labels" with a PadCollator of its own',
+            'items[1]["labels"] has 3 tokens, but its "input_ids" has 1; keys of one group have one length: name a '
+            "fixed shape in stack, or pad to its own length with PadCollator(groups={'target': ['labels']})",
         ),
         (
             [{"x": np.ones((1, 2))}, {"x": np.ones((1, 3))}],
@@ -437,7 +437,8 @@ def pad_rows(values, *, offsets=(0, 2), samples=(0,), dtype="i64", out=None, per
     if isinstance(values, np.ndarray) and values.flags.owndata:
         values.flags.writeable = False
     field = Request("x", values, per_token, dtype, 0, out)
-    return _core.pad_rows(np.array(offsets), list(samples), [field], left=False, pad_to_multiple_of=1)
+    [padded] = _core.pad_rows(list(samples), [GroupRequest(np.array(offsets), [field], False, 1, ())])
+    return padded
 
 
 def test_the_native_call_refuses_a_buffer_that_others_may_write_to():
@@ -473,7 +474,7 @@ def test_the_native_call_refuses_an_out_that_it_cannot_write_to():
     values.flags.writeable = False
     fields = [Request(name, values, 1, "i64", 0, out) for name in ("x", "y")]
     with refused(ValueError, 'out["y"] overlaps a buffer that is in use; give each batch in progress its own'):
-        _core.pad_rows(np.array([0, 2]), [0], fields, left=False, pad_to_multiple_of=1)
+        _core.pad_rows([0], [GroupRequest(np.array([0, 2]), fields, False, 1, ())])
     out.flags.writeable = False
     with refused(ValueError, 'out["x"] is read-only; pass a writeable buffer'):
         pad_rows(np.zeros(2, np.int32), out=out)

@@ -262,7 +262,14 @@ def test_samples_that_do_not_exist_are_refused():
         (
             lambda: PreloadedDataset.from_rows({"input_ids": ROWS, "labels": ROWS[::-1]}),
             ValueError,
-            'rows["labels"] has other lengths than rows["input_ids"]; make it a data set of its own',
+            f'rows["labels"][0] has {len(ROWS[-1])} tokens, but its "input_ids" has {len(ROWS[0])}; keys of one '
+            "group have one length: name a fixed shape in stack, or pad to its own length with "
+            "PadCollator(groups={'target': ['labels']})",
+        ),
+        (
+            lambda: PreloadedDataset.from_rows({"input_ids": ROWS, "labels": ROWS[1:]}),
+            ValueError,
+            "the keys have different numbers of samples, {'input_ids': 4, 'labels': 3}; give every sample all of them",
         ),
         (
             lambda: PreloadedDataset.from_rows({"text": ["a"]}),
@@ -298,7 +305,8 @@ def test_samples_that_do_not_exist_are_refused():
         (
             lambda: PreloadedDataset.from_arrow(pa.table({"a": [[1, 2]], "b": [[1]]})),
             ValueError,
-            'column "b" has 1 tokens in row 0, but "a" has 2; load columns of other lengths as a data set of their own',
+            'columns["b"][0] has 1 tokens, but its "a" has 2; keys of one group have one length: name a fixed shape in '
+            "stack, or pad to its own length with PadCollator(groups={'target': ['b']})",
         ),
         (
             lambda: PreloadedDataset.from_arrow(pa.table({"a": [1, 2]})),

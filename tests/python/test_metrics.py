@@ -262,3 +262,22 @@ def test_shapes_are_counted_whatever_their_size(longest: int) -> None:
     assert plan.stats.n_shapes == len(
         {(len(batch), length) for batch, length in zip(plan, plan.padded_lengths, strict=True)}
     )
+
+
+def test_figures_of_several_fields_are_of_their_sums() -> None:
+    pairs = np.random.default_rng(0).integers(1, 60, (400, 2))
+    planner = Planner({"source": pairs[:, 0], "target": pairs[:, 1]}, token_budget=900, window=4)
+    plan, following = planner.plan(0, 0), planner.plan(0, 1)
+    figures = plan.metrics(pairs, world_size=2, next_plan=following)
+    rows = [[tuple(pairs[i]) for i in batch] for batch in plan]
+    tokens = [len(row) * sum(max(field) for field in zip(*row, strict=True)) for row in rows]
+    assert figures.padding_ratio == pytest.approx(sum(tokens) / pairs.sum())
+    steps = np.array(tokens[: len(tokens) // 2 * 2]).reshape(-1, 2)
+    assert figures.slowest_over_mean == pytest.approx((steps.max(1) / steps.mean(1)).mean())
+    row_tokens = [sum(max(field) for field in zip(*row, strict=True)) for row in rows]
+    correlation = np.corrcoef(row_tokens[:-1], row_tokens[1:])[0, 1]
+    assert figures.neighbour_correlation == pytest.approx(correlation)
+    assert figures.mix == pytest.approx(slow_mix(plan, pairs.sum(1).tolist(), 4))
+    assert figures.pairs_repeated == pytest.approx(
+        len(slow_pairs(plan) & slow_pairs(following)) / len(slow_pairs(plan))
+    )

@@ -80,6 +80,34 @@ def test_every_rank_reads_as_much_within_the_budget(
             assert size == max_batch_size or (size + 1) * row_cost(longest) > token_budget
 
 
+@given(
+    lengths=st.lists(st.tuples(st.integers(0, 60), st.integers(1, 60)), min_size=1, max_size=60),
+    world_size=st.integers(1, 4),
+    token_budget=st.integers(130, 500),
+    combine=st.sampled_from(["sum", "max"]),
+)
+def test_every_field_counts_in_the_budget(
+    lengths: list[tuple[int, int]], world_size: int, token_budget: int, combine: Any
+) -> None:
+    of_sample = {"sum": sum, "max": max}[combine]
+    samplers = ranks(np.array(lengths), world_size, token_budget=token_budget, combine=combine)
+    steps = steps_of(samplers)
+    read = list(chain.from_iterable(chain.from_iterable(steps)))
+    assert sorted(read[: len(lengths)]) == list(range(len(lengths)))
+    costs = [of_sample(lengths[i]) for i in read]
+    assert costs == sorted(costs, reverse=True)
+    for i, step in enumerate(steps):
+        (size,) = {len(batch) for batch in step}
+        together = list(chain.from_iterable(step))
+        first_left = sum(len(batch) for earlier in steps[:i] for batch in earlier)
+        longest = of_sample(max(of_field) for of_field in zip(*(lengths[j] for j in together), strict=True))
+        assert size == 1 or size * longest <= token_budget
+        if i + 1 < len(steps):
+            more = read[first_left : first_left + len(together) + world_size]
+            longest = of_sample(max(of_field) for of_field in zip(*(lengths[j] for j in more), strict=True))
+            assert (size + 1) * longest > token_budget
+
+
 @pytest.mark.parametrize("n_samples", [0, 1, 3, 60, 61])
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 @pytest.mark.parametrize("by_rank", [False, True])

@@ -59,9 +59,10 @@ def test_planner_schedule_and_sampler_give_one_padding() -> None:
     options: dict[str, Any] = {"token_budget": 1_000, "padded_lengths": 5}
     given = (Planner(LENGTHS, **options), Schedule(LENGTHS, **options), BucketBatchSampler(LENGTHS, **options))
     collators = [PadCollator(padding_of=of) for of in given]
-    assert len({collator.padded_lengths for collator in collators}) == 1
-    assert len(collators[0].padded_lengths) == 5
-    assert pickle.loads(pickle.dumps(collators[0])).padded_lengths == collators[0].padded_lengths
+    assert len({collator.padding for collator in collators}) == 1
+    [(_, padded_lengths)] = collators[0].padding_by(["main"])
+    assert len(padded_lengths) == 5
+    assert pickle.loads(pickle.dumps(collators[0])).padding == collators[0].padding
 
 
 def test_build_batches_plans_for_the_collators_padded_lengths() -> None:

@@ -304,3 +304,17 @@ def test_a_real_set_has_a_report_without_nonsense(real_lengths: np.ndarray, real
     assert report.speeds[0] == 1.0
     assert all(0 < speed <= 1.001 for speed in report.speeds)
     json.dumps(report.to_dict(), allow_nan=False)
+
+
+def test_a_report_of_several_fields() -> None:
+    pairs = np.random.default_rng(0).integers(1, 60, (3_000, 2))
+    options = {"token_budget": 2_000, "window": 4, "world_size": 2}
+    report = Report.of({"source": pairs[:, 0], "target": pairs[:, 1]}, **options)
+    assert [row.name for row in report.strategies] == ["sorted", "random", "bucketshuffle"]
+    assert report.strategies[2].metrics.padding_ratio < report.strategies[1].metrics.padding_ratio
+    assert report.summary()[0] == f"lengths: 3,000 samples, {pairs.sum():,} tokens"
+    plan = Planner(pairs, token_budget=2_000, window=4).plan(0)
+    worst = int(plan.costs.argmax())
+    first, second = plan.padded_lengths[worst].tolist()
+    assert any(f"samples padded to {first} and {second}, a cost of " in line for line in report.summary())
+    assert "<svg" in report.to_html()

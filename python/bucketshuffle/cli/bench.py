@@ -36,9 +36,7 @@ def add(commands: Any) -> None:
         "time the planning of an epoch on this machine, beside plain Python and NumPy",
         ["", "lengths.npy --rounds 21"],
     )
-    command.add_argument(
-        "lengths", nargs="?", metavar="LENGTHS", help=f"{LENGTHS_HELP} (default: dflash902k)"
-    )
+    command.add_argument("lengths", nargs="?", metavar="LENGTHS", help=f"{LENGTHS_HELP} (default: dflash902k)")
     command.add_argument("--rounds", type=count(3), default=7, metavar="N", help="calls of each (default: 7)")
     command.add_argument(
         "--token-budget",

@@ -142,29 +142,22 @@ def read_parquet(path: str | os.PathLike[str], columns: Sequence[str] | None) ->
 
 def read_table(
     table: pa.Table,
-) -> tuple[dict[str, npt.NDArray[Any]], npt.NDArray[np.int64], dict[str, npt.NDArray[Any]]]:
-    """Returns the per-token columns as flat arrays, their common offsets, and the columns of one number per sample.
+) -> tuple[dict[str, npt.NDArray[Any]], dict[str, npt.NDArray[np.int64]], dict[str, npt.NDArray[Any]]]:
+    """Returns the per-token columns as flat arrays, the lengths of the rows of each, `[n_samples]`, and the columns of
+    one number per sample.
 
     Raises:
         TypeError: a column of another type.
-        ValueError: null rows or tokens, columns whose rows differ in length, no column of lists.
+        ValueError: null rows or tokens, no column of lists.
     """
     flat: dict[str, npt.NDArray[Any]] = {}
     scalars: dict[str, npt.NDArray[Any]] = {}
-    offsets: npt.NDArray[np.int64] | None = None
+    lengths: dict[str, npt.NDArray[np.int64]] = {}
     for name in table.column_names:
         column = _plain(table.column(name))
         if _is_list(column.type):
-            flat[name], column_offsets = read_lists(name, column)
-            if offsets is None:
-                offsets = column_offsets
-            elif not np.array_equal(offsets, column_offsets):
-                i = int(np.flatnonzero(np.diff(offsets) != np.diff(column_offsets))[0])
-                raise ValueError(
-                    f'column "{name}" has {column_offsets[i + 1] - column_offsets[i]} tokens in row {i}, but '
-                    f'"{next(iter(flat))}" has '
-                    f"{offsets[i + 1] - offsets[i]}; load columns of other lengths as a data set of their own"
-                )
+            flat[name], offsets = read_lists(name, column)
+            lengths[name] = np.diff(offsets)
         elif _is_number(column.type):
             _refuse_null_rows(name, column)
             scalars[name] = np.asarray(column.to_numpy())
@@ -173,11 +166,11 @@ def read_table(
                 f'column "{name}" has Arrow type {_type_name(table.column(name), column)}, not {_NUMBERS}; choose the '
                 "columns to load with columns=[...]"
             )
-    if offsets is None:
+    if not flat:
         raise ValueError(
             f"no column of {', '.join(map(repr, table.column_names))} holds lists of tokens; tokenize first"
         )
-    return flat, offsets, scalars
+    return flat, lengths, scalars
 
 
 def read_lists(name: str, source: Any) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:

@@ -57,14 +57,18 @@ def _read(file: IO[bytes], totals: frozenset[str]) -> dict[str, Any]:
         scalars = json.loads(_array(archive, "scalars").item())
     for name in _ARRAYS:
         dtype, array = np.dtype(np.int32 if name == "buckets" else np.int64), fields[name]
-        if array.dtype != dtype or array.ndim != 1:
+        several = name == "padded_lengths" and array.ndim == 2 and array.shape[1] > 1  # fields
+        if array.dtype != dtype or (array.ndim != 1 and not several):
             raise _MalformedError(
                 f"{name} has dtype {array.dtype} and shape {array.shape}, not {dtype} in one dimension"
             )
     _check_batches(fields)
     _check_samples(fields["indices"], fields["dropped"])
+    names = scalars.pop("field_names", None) if isinstance(scalars, dict) else None
     _check_scalars(scalars, totals)
     fields.update(scalars)
+    if names is not None:
+        fields["field_names"] = _names(names, fields["padded_lengths"])
     return fields
 
 
@@ -94,8 +98,10 @@ def _check_batches(fields: Mapping[str, npt.NDArray[Any]]) -> None:
         raise _MalformedError(f"boundaries has {len(boundaries)} edges, fewer than 2")
     _refuse("offsets", offsets, np.diff(offsets, prepend=-1) <= 0, "above the one before it")
     _refuse("boundaries", boundaries, np.diff(boundaries, prepend=0) < 0, "an edge of 0 or more in ascending order")
-    for name in ("padded_lengths", "costs"):
-        _refuse(name, fields[name], fields[name] < 1, "1 or more")
+    padded_lengths = fields["padded_lengths"]
+    row_tokens = padded_lengths if padded_lengths.ndim == 1 else padded_lengths.sum(1)
+    _refuse("padded_lengths", padded_lengths, row_tokens < 1, "1 or more")
+    _refuse("costs", fields["costs"], fields["costs"] < 1, "1 or more")
     buckets = fields["buckets"]
     _refuse("buckets", buckets, (buckets < -1) | (buckets >= n_buckets), f"in -1 <= bucket < {n_buckets}")
 
@@ -125,6 +131,13 @@ def _check_scalars(scalars: Any, totals: frozenset[str]) -> None:
     for name, value in scalars["_totals"].items():
         if type(value) is not int or value < 0:
             raise _MalformedError(f"{name} = {value!r} is not an integer of 0 or more")
+
+
+def _names(names: Any, padded_lengths: npt.NDArray[Any]) -> tuple[str, ...]:
+    n_fields = padded_lengths.shape[1] if padded_lengths.ndim == 2 else 1
+    if not isinstance(names, list) or len(names) != n_fields or not all(isinstance(name, str) for name in names):
+        raise _MalformedError(f"field_names = {names!r} are not the names of {n_fields} fields")
+    return tuple(names)
 
 
 def _refuse(name: str, array: npt.NDArray[Any], is_bad: npt.NDArray[np.bool_], wanted: str) -> None:

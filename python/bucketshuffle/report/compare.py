@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from bucketshuffle.lengths import as_lengths
+from bucketshuffle.fields import as_fields, sample_tokens
 from bucketshuffle.metrics import Metrics, of_epochs
 from bucketshuffle.plan import DFLASH_BOUNDARIES, EpochPlan, Planner
 
@@ -66,7 +66,7 @@ def compare(
     Raises:
         TypeError, ValueError: as `pack_epoch`.
     """
-    lengths = as_lengths(lengths)
+    tokens = sample_tokens(lengths)
     is_over = threading.Event()
 
     def row(named: tuple[str, dict[str, Any]]) -> Row:
@@ -76,7 +76,7 @@ def compare(
         construct_ms = (time.perf_counter() - start) * 1e3
         times_ms: list[float] = []
         plans = _timed_plans(planner, seed, n_epochs, times_ms, is_over)
-        figures = of_epochs(plans, lengths, window=window, world_size=world_size)
+        figures = of_epochs(plans, tokens, window=window, world_size=world_size)
         return Row(name, figures, construct_ms, statistics.median(times_ms))
 
     try:
@@ -95,6 +95,8 @@ def strategies(lengths: Any, *, window: int, **options: Any) -> dict[str, dict[s
         "six buckets": {"boundaries": six_edges(lengths)},
         "bucketshuffle": {"window": window, **search},
     }
+    if as_fields(lengths)[0].ndim > 1:
+        del rows["six buckets"]  # The write-up's edges are of one length.
     if own:
         rows[OWN_ROW] = {"window": window, **search, **own}
     return {name: {**options, **row} for name, row in rows.items()}
@@ -103,7 +105,7 @@ def strategies(lengths: Any, *, window: int, **options: Any) -> dict[str, dict[s
 def six_edges(lengths: Any) -> list[int]:
     """Returns the edges of the row "six buckets", tokens: the write-up's, and one more where samples are longer than
     its last."""
-    longest = int(as_lengths(lengths).max(initial=0))
+    longest = int(sample_tokens(lengths).max(initial=0))
     return [*DFLASH_BOUNDARIES, *([longest] if longest > DFLASH_BOUNDARIES[-1] else [])]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bucketshuffle.lengths import as_lengths
+from bucketshuffle.fields import sample_tokens
 from bucketshuffle.metrics import window_distances
 from bucketshuffle.plan import EpochPlan, Planner
 from bucketshuffle.report.compare import on_threads
@@ -46,17 +46,17 @@ class Curves:
         Raises:
             TypeError, ValueError: as `pack_epoch`.
         """
-        lengths = as_lengths(lengths)
+        tokens = sample_tokens(lengths)
 
         def curves(name: str) -> tuple[Any, ...]:
             plan = Planner(lengths, **strategies[name]).plan(seed)
-            planned = lengths[plan.indices]
+            planned = tokens[plan.indices]
             edges = _edges(planned)
             in_bin = np.searchsorted(edges, planned) - 1
             padding = _padding(plan, planned, in_bin, len(edges) - 1)
-            order = tuple(plan.padded_lengths[: max(_MAX_POINTS, 2 * window)][:1024].tolist())
+            order = tuple(plan.row_tokens[: max(_MAX_POINTS, 2 * window)][:1024].tolist())
             # That of sorted batches and six buckets takes long and is in the table.
-            mix = None if name in ("sorted", "six buckets") else _means(window_distances(plan, lengths, window))
+            mix = None if name in ("sorted", "six buckets") else _means(window_distances(plan, tokens, window))
             return edges, np.bincount(in_bin, minlength=len(edges) - 1), padding, order, mix
 
         found = dict(zip(strategies, on_threads(curves, strategies), strict=True))
@@ -87,7 +87,7 @@ def _edges(lengths: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int64]:
 def _padding(
     plan: EpochPlan, planned: npt.NDArray[np.integer[Any]], in_bin: npt.NDArray[np.int64], n_bins: int
 ) -> tuple[float | None, ...]:
-    padded = np.repeat(plan.padded_lengths, np.diff(plan.offsets))
+    padded = np.repeat(plan.row_tokens, np.diff(plan.offsets))
     real_tokens = np.bincount(in_bin, planned, n_bins)
     padded_tokens = np.bincount(in_bin, padded, n_bins)
     pairs = zip(padded_tokens.tolist(), real_tokens.tolist(), strict=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bucketshuffle.lengths import as_lengths
+from bucketshuffle.fields import sample_tokens
 from bucketshuffle.report.tables import Table
 
 PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99)
@@ -53,9 +53,9 @@ class Distribution:
         """Returns the distribution of `lengths`, [n_samples], integer, tokens per sample. No overflow at any size.
 
         Raises:
-            TypeError, ValueError: `lengths` are none; see `bucketshuffle.lengths.as_lengths`.
+            TypeError, ValueError: `lengths` are none; see `bucketshuffle.fields.as_fields`.
         """
-        values, counts = np.unique(as_lengths(lengths), return_counts=True)
+        values, counts = np.unique(sample_tokens(lengths), return_counts=True)
         if not len(values):
             return cls(0, 0, 0, 0, 0.0, 0, 0, {}, (), 0, 0)
         up_to = np.cumsum(counts)

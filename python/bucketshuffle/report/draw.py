@@ -82,8 +82,9 @@ def _padding(axes: Axes, report: Report) -> None:
 
 def _order(axes: Axes, report: Report) -> None:
     for name in ("six buckets", report.strategies[-1].name):
-        lengths = report.curves.order[name]
-        axes.plot(range(len(lengths)), lengths, **{**_line(name), "linewidth": 0, "marker": ".", "markersize": 3})
+        lengths = report.curves.order.get(name, ())
+        if lengths:
+            axes.plot(range(len(lengths)), lengths, **{**_line(name), "linewidth": 0, "marker": ".", "markersize": 3})
     for start in range(0, len(lengths) + 1, report.window):
         axes.axvline(start, color="#888888", linewidth=0.4)
     axes.set_xlabel(f"batch of epoch 0; lines: windows of {report.window:,}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bucketshuffle.lengths import as_lengths
+from bucketshuffle.fields import as_fields, sample_tokens
 from bucketshuffle.metrics import heaviest_over_mean
 from bucketshuffle.plan import EpochPlan, Planner
 from bucketshuffle.report import advice
@@ -23,6 +23,7 @@ from bucketshuffle.report.sweeps import (
     sweep_repeat_weights,
 )
 from bucketshuffle.report.tables import Table, predicted_speeds, strategies_table
+from bucketshuffle.shapes import as_plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,7 +39,7 @@ class Heaviest:
     batch: int
     """Its place in epoch 0."""
     n_samples: int
-    padded_length: int
+    padded_length: int | tuple[int, ...]
     """Tokens of a row."""
     cost: int
     """Tokens."""
@@ -102,7 +103,8 @@ class Report:
         or `empty` says otherwise.
 
         Args:
-            lengths: [n_samples], integer, tokens per sample, as for `pack_epoch`.
+            lengths: [n_samples], integer, tokens per sample, or several fields, as for `pack_epoch`. The figures of
+                several are of their sums.
             name: what the lengths are called in the report.
             seed: see `pack_epoch`.
             n_epochs: epochs of each strategy to plan, 2 or more. None: 2 to 32, about half a million samples, since the
@@ -116,30 +118,33 @@ class Report:
         Raises:
             TypeError, ValueError: as `pack_epoch`; no lengths at all; `measured` names no strategy.
         """
-        lengths = as_lengths(lengths)
-        if not len(lengths):
+        values, names = as_fields(lengths)
+        lengths = values if names is None else dict(zip(names, values.T, strict=True))  # read once
+        tokens = sample_tokens(values)
+        if not len(tokens):
             raise ValueError("lengths has 0 samples, fewer than the 1 that a report needs; pass one length per sample")
         options = {"overlong": "drop", "empty": "drop", **options}
-        found = Distribution.of(lengths)
-        n_epochs = min(max(2, _N_SAMPLES // len(lengths)), 32) if n_epochs is None else n_epochs
+        found = Distribution.of(tokens)
+        n_epochs = min(max(2, _N_SAMPLES // len(tokens)), 32) if n_epochs is None else n_epochs
         shape: dict[str, Any] = {"seed": seed, "n_epochs": n_epochs, "window": window, "world_size": world_size}
         rows = compare(lengths, **shape, n_threads=N_THREADS, **options)
         speeds = predicted_speeds(rows, measured)
         planners = strategies(lengths, window=window, **options)
         own = Planner(lengths, **planners[rows[-1].name])
         plan = own.plan(seed)
-        admitted = np.asarray(options.get("admitted", np.ones(len(lengths), np.bool_)))
+        admitted = np.asarray(options.get("admitted", np.ones(len(tokens), np.bool_)))
         by_length = plan.dropped[admitted[plan.dropped]]
-        words = list(advice.of_lengths(lengths, found, own.options["token_budget"], by_length))
+        words = list(advice.of_lengths(tokens, found, own.options["token_budget"], by_length))
         given = {**shape, "name": name, "options": own.options, "measured": measured}
         given |= {"distribution": found, "n_dropped": len(plan.dropped)}
         if not len(plan):
             given |= {"strategies": (), "speeds": (), "heaviest": None, "budgets": (), "repeat_weights": ()}
             return cls(**given, curves=Curves((), (), {}, {}, {}), advice=tuple(words))
         if found.n_distinct > 1:
-            words += advice.of_edges("the six buckets", six_edges(lengths), lengths)
+            if values.ndim == 1:
+                words += advice.of_edges("the six buckets", six_edges(tokens), tokens)
             if isinstance(options.get("boundaries"), (list, tuple, np.ndarray)):
-                words += advice.of_edges("boundaries", options["boundaries"], lengths)
+                words += advice.of_edges("boundaries", options["boundaries"], tokens)
         words += notes(lengths, seed=seed, window=window, **options)
         words += advice.of_plan(rows[-1].metrics, rows[0].metrics, rows[1].metrics, plan, window, own.options)
         return cls(
@@ -170,8 +175,8 @@ class Report:
             f"{_counted(-(-n_batches // self.world_size), 'step')} of {_counted(self.world_size, 'rank')}, {update}",
             f"batches fill {ours.fill:.1%} of token_budget = {self.options['token_budget']:,} and pad "
             f"{ours.padding_ratio - 1:.2%}; sorted ones pad {self.strategies[0].metrics.padding_ratio - 1:.2%}",
-            f"batch {worst.batch:,} costs most: {worst.n_samples:,} samples padded to {worst.padded_length:,}, a cost "
-            f"of {worst.cost:,}, {worst.over_mean:.2f} times the mean",
+            f"batch {worst.batch:,} costs most: {worst.n_samples:,} samples padded to {_tokens(worst.padded_length)}, "
+            f"a cost of {worst.cost:,}, {worst.over_mean:.2f} times the mean",
         ]
         return tuple(lines)
 
@@ -229,6 +234,11 @@ class Report:
         return fragment(self)
 
 
+def _tokens(padded_length: int | tuple[int, ...]) -> str:
+    of_fields = (padded_length,) if isinstance(padded_length, int) else padded_length
+    return " and ".join(f"{tokens:,}" for tokens in of_fields)
+
+
 def _counted(n: int, noun: str) -> str:
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}{'es' if noun.endswith('ch') else 's'}"
 
@@ -238,7 +248,7 @@ def _heaviest(plan: EpochPlan) -> Heaviest:
     return Heaviest(
         batch=batch,
         n_samples=len(plan[batch]),
-        padded_length=int(plan.padded_lengths[batch]),
+        padded_length=as_plain(plan.padded_lengths[batch]),
         cost=int(plan.costs[batch]),
         over_mean=heaviest_over_mean(plan),
     )

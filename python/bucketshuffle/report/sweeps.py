@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bucketshuffle.lengths import as_lengths
+from bucketshuffle.fields import as_fields
 from bucketshuffle.metrics import pairs_repeated, window_mix
 from bucketshuffle.plan import Planner
 from bucketshuffle.report.compare import on_threads
@@ -60,13 +60,12 @@ def sweep_budgets(
     Raises:
         TypeError, ValueError: as `pack_epoch`.
     """
-    lengths = as_lengths(lengths)
     own = Planner(lengths, window=window, **options)
     budget = own.options["token_budget"]
     if budgets is None:
-        kept = np.delete(lengths, own.dropped)
-        cost = own.batch_cost(np.ones(1, np.int64), np.atleast_1d(kept.max(initial=0)))
-        least = min(int(cost[0]), budget)
+        kept = np.delete(as_fields(lengths)[0], own.dropped, axis=0)
+        costs = own.batch_cost(np.ones(len(kept), np.int64), kept)
+        least = min(int(costs.max(initial=0)), budget)
         budgets = (int(budget * factor) for factor in BUDGET_FACTORS if least <= budget * factor < 2**63)
 
     def point(value: int) -> Point:
@@ -94,7 +93,6 @@ def sweep_repeat_weights(
     Raises:
         TypeError, ValueError: as `pack_epoch`.
     """
-    lengths = as_lengths(lengths)
     own = Planner(lengths, window=window, **options).options
     options = {name: value for name, value in options.items() if name not in ("boundaries", "strategy")}
     has_weight = options.pop("padding_target", None) is None and own["strategy"] == "bucketed"

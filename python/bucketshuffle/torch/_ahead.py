@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from bucketshuffle.batches import Batches
 from bucketshuffle.position import Position
+from bucketshuffle.shapes import as_plain
 from bucketshuffle.torch._placement import Fields, Sent
 from bucketshuffle.torch._threads import DroppedError, Made, Threads
 
@@ -33,8 +34,8 @@ class BatchInfo(NamedTuple):
     """Steps of the whole epoch before it, on these ranks."""
     n_samples: int
     """Samples of the batch."""
-    padded_length: int
-    """Tokens of a row."""
+    padded_length: int | tuple[int, ...]
+    """Tokens of a row; with several fields, of each."""
     bucket: int
     """The bucket; -1: an over-long sample, kept by itself."""
     real_tokens: int
@@ -50,6 +51,12 @@ class BatchInfo(NamedTuple):
     ends_epoch: bool
     """Whether it is the last of its epoch."""
 
+    @property
+    def padded_tokens(self) -> int:
+        """Tokens of the padded batch, over all fields."""
+        row = self.padded_length
+        return self.n_samples * (row if isinstance(row, int) else sum(row))
+
 
 class Job(NamedTuple):
     """A batch to be made."""
@@ -60,10 +67,6 @@ class Job(NamedTuple):
     """Those of the whole epoch."""
     samples: npt.NDArray[np.int64]
     info: BatchInfo
-
-    @property
-    def padded_tokens(self) -> int:
-        return self.info.n_samples * self.info.padded_length
 
 
 class Counts:
@@ -91,7 +94,7 @@ class Counts:
         """Counts a batch that was delivered."""
         self.n_batches += 1
         self.real_tokens += info.real_tokens
-        self.padded_tokens += info.n_samples * info.padded_length
+        self.padded_tokens += info.padded_tokens
 
     def end(self) -> None:
         """Stops the clock: the loop has ended."""
@@ -108,8 +111,9 @@ class Remaining:
         self._accumulation_steps = sampler.schedule.accumulation_steps
         steps = sampler.schedule.steps(batches, start.n_done, start.arrangement.begun_at)
         self._has_loss_tokens = steps.loss_tokens is not None
-        of_rank = (steps.n_samples, steps.padded_lengths, steps.buckets, steps.real_tokens, steps.loss_tokens)
+        of_rank = (steps.n_samples, steps.buckets, steps.real_tokens, steps.loss_tokens)
         columns = [steps.denominators if column is None else column[:, self._rank] for column in of_rank]
+        self._padded_lengths = steps.padded_lengths[:, self._rank]
         self._rows = np.stack([*columns, steps.real_tokens.sum(1), steps.denominators], 1)
         self._next = 0
 
@@ -126,14 +130,14 @@ class Remaining:
         self._next = i + 1
         start = self.start
         position = start._replace(n_done=start.n_done + i * self._world_size)
-        n_samples, padded_length, bucket, real_tokens, loss_tokens, step_tokens, denominator = self._rows[i].tolist()
+        n_samples, bucket, real_tokens, loss_tokens, step_tokens, denominator = self._rows[i].tolist()
         ends_epoch = self._next == len(self._rows)
         n_steps_of_ranks = (position.n_done - start.arrangement.begun_at) // self._world_size + 1
         info = BatchInfo(
             position,
             position.n_done // self._world_size,
             n_samples,
-            padded_length,
+            as_plain(self._padded_lengths[i]),
             bucket,
             real_tokens,
             step_tokens,
@@ -305,7 +309,7 @@ class Ahead:
                 break  # Another thread has closed the feed.
             self._queue.popleft()
             self._taken = job.start
-            self._bytes_per_token = max(self._bytes_per_token, sent.n_bytes / job.padded_tokens)
+            self._bytes_per_token = max(self._bytes_per_token, sent.n_bytes / job.info.padded_tokens)
             self._fill(may_wait=False)
             return (job, sent), stalled
         return None, False
@@ -347,7 +351,7 @@ class Ahead:
             return True
         if not self._bytes_per_token:
             return False  # The first batch tells how large they are.
-        sizes = [job.padded_tokens for job, _ in self._queue]
+        sizes = [job.info.padded_tokens for job, _ in self._queue]
         return (sum(sizes) + max(sizes)) * self._bytes_per_token <= self._max_bytes
 
     def _open(self, may_wait: bool) -> bool:

@@ -13,6 +13,7 @@ import torch
 from bucketshuffle.data.flat import FlatField
 from bucketshuffle.options import flag, integer
 from bucketshuffle.torch.fields import (
+    PaddedGroup,
     Padder,
     batch_dtype,
     made_field,
@@ -20,12 +21,15 @@ from bucketshuffle.torch.fields import (
     refuse_keys_but_strings,
     refuse_unknown_keys,
 )
+from bucketshuffle.torch.groups import MAIN, by_group, checked_groups, offsets_by_group, option_of_groups
 from bucketshuffle.torch.rows import flatten_rows, is_refused_memory, kind_of, stacked
 
 __all__ = ["PadCollator"]
 
 # The label that torch's cross entropy ignores.
 _DEFAULT_FILL: dict[str, float] = {"labels": -100}
+_Side = Literal["right", "left"]
+_Planned = tuple[tuple[str, ...] | None, tuple[tuple[int, tuple[int, ...]], ...]]
 _MASK_DTYPES = (torch.bool, torch.uint8, torch.int32, torch.int64)
 
 
@@ -36,8 +40,8 @@ class PadCollator:
     happens to a key:
 
     * per-token values, `(length,)` or `(length, *trailing)`, as list, array or tensor: one tensor `(B, L, *trailing)`.
-      All per-token keys of a sample have the same length, and `L` is the longest length of the batch, rounded up to
-      `pad_to_multiple_of`.
+      All per-token keys of a group (see `groups`; without it all keys are one) have the same length in a sample, and
+      `L` is the longest of the group in the batch, rounded up to `pad_to_multiple_of`.
     * a number: one tensor `(B,)`. Keys named in `stack` may hold arrays of one shape: `(B, *shape)`.
     * anything else, such as text: a list of `B`, untouched.
 
@@ -52,17 +56,23 @@ class PadCollator:
     Args:
         fill: the value of padding per key. Default: -100 for `labels`, 0 for every other key. A key that the samples
             lack is refused here and in `dtype`, except `labels`, which prediction has none of.
+        groups: the keys whose rows have another length than the main ones, by a name for each such group, as in
+            `{"decoder": ["labels", "decoder_input_ids"]}`; all other keys are the group "main". Each group is padded to
+            its own longest sample and has its own mask, and is one field of the planner's `lengths`.
         dtype: the dtype of a key's tensor. Integers and bools take int64 or int32 (checked, never wrapped); every dtype
             takes itself.
-        side: where the padding goes, the same for all keys.
-        pad_to_multiple_of: round `L` up to a multiple of this, in tokens. Give the sampler the same.
+        side: where the padding goes: one side for all groups, or a mapping by group.
+        pad_to_multiple_of: round `L` up to a multiple of this, in tokens; one for all groups, or a mapping by group.
+            Give the sampler the same.
         padding_of: pad to the lengths that a `BucketBatchSampler`, a `Schedule` or a `Planner` plans with. Use it in
-            place of `pad_to_multiple_of` whenever there is one, and always with `padded_lengths`.
+            place of `pad_to_multiple_of` whenever there is one, and always with `padded_lengths`. Its fields are the
+            groups by name, where it has names, else in order: main, then as in `groups`.
         attention_mask: dtype of `attention_mask` `(B, L)`, True or 1 at real tokens: torch.bool, uint8, int32, int64.
-            None: no mask.
-        lengths: add `lengths` `(B,)`, int64, real tokens of each sample.
+            None: no mask. Other groups than the main one get `<group>_attention_mask`.
+        mask_names: another key for the mask of a group, by group; None: no mask of it.
+        lengths: add `lengths` `(B,)`, int64, real tokens of each sample; of other groups `<group>_lengths`.
         position_ids: add `position_ids` `(B, L)`, int64, counted from 0 at the first real token, on either side; 0 at
-            padding.
+            padding; of other groups `<group>_position_ids`.
         sample_indices: add `sample_indices` `(B,)`, int64. A `PreloadedDataset` knows them; other samples must carry
             the key.
         stack: keys with one array of fixed shape per sample, such as an embedding.
@@ -86,11 +96,13 @@ class PadCollator:
         self,
         fill: Mapping[str, float] | None = None,
         *,
+        groups: Mapping[str, Collection[str]] | None = None,
         dtype: Mapping[str, torch.dtype] | None = None,
-        side: Literal["right", "left"] = "right",
-        pad_to_multiple_of: int = 1,
+        side: _Side | Mapping[str, _Side] = "right",
+        pad_to_multiple_of: int | Mapping[str, int] = 1,
         padding_of: Any = None,
         attention_mask: torch.dtype | None = torch.bool,
+        mask_names: Mapping[str, str | None] | None = None,
         lengths: bool = False,
         position_ids: bool = False,
         sample_indices: bool = False,
@@ -104,8 +116,6 @@ class PadCollator:
         for name, choice in (dtype or {}).items():
             if not isinstance(choice, torch.dtype):
                 raise TypeError(f'dtype["{name}"] = {choice!r} is not a torch.dtype; use one such as torch.int32')
-        if side not in ("right", "left"):
-            raise ValueError(f'side = {side!r} is not one of "right", "left"')
         if attention_mask is not None and attention_mask not in _MASK_DTYPES:
             choices = ", ".join(map(str, _MASK_DTYPES))
             raise ValueError(f"attention_mask = {attention_mask!r} is not one of {choices}, None")
@@ -115,9 +125,14 @@ class PadCollator:
             raise TypeError(f"stack = {stack!r} is not a collection of keys")
         self.fill = dict(fill or {})
         self.dtype = dict(dtype or {})
+        self.groups = checked_groups(groups)
         self.side = side
-        self.pad_to_multiple_of, self.padded_lengths = _padding(pad_to_multiple_of, padding_of)
+        self._sides = option_of_groups("side", side, self.groups, _checked_side, "right")
+        self.pad_to_multiple_of, self.padding = pad_to_multiple_of, _padding_of(pad_to_multiple_of, padding_of)
+        self._multiples = option_of_groups("pad_to_multiple_of", pad_to_multiple_of, self.groups, _checked_multiple, 1)
         self.attention_mask = attention_mask
+        self.mask_names = dict(mask_names or {})
+        option_of_groups("mask_names", self.mask_names, self.groups, lambda _, key: key, None)
         self.lengths = flag("lengths", lengths)
         self.position_ids = flag("position_ids", position_ids)
         self.sample_indices = flag("sample_indices", sample_indices)
@@ -151,22 +166,18 @@ class PadCollator:
 
     def _collate(self, columns: dict[str, list[Any]], out: Mapping[str, torch.Tensor] | None) -> dict[str, Any]:
         flat: dict[str, FlatField] = {}
-        lengths: npt.NDArray[np.int64] | None = None
+        lengths: dict[str, npt.NDArray[np.int64]] = {}
         for name, column in columns.items():
-            if name in self.stack or kind_of(column) != "tokens":
-                continue
-            flat[name], field_lengths = flatten_rows(name, column)
-            if lengths is None:
-                lengths = field_lengths
-            elif not np.array_equal(lengths, field_lengths):
-                _refuse_lengths(next(iter(flat)), lengths, name, field_lengths)
-        if lengths is None:
+            if name not in self.stack and kind_of(column) == "tokens":
+                flat[name], lengths[name] = flatten_rows(name, column)
+        if not flat:
             if not columns:
                 raise ValueError("items[0] has no keys; a sample needs at least one sequence of tokens")
             keys = ", ".join(f'"{name}"' for name in columns)
             raise ValueError(
                 f"items have no per-token key among {keys}; a batch without one needs torch's default_collate"
             )
+        offsets = offsets_by_group(lengths, self.groups, lambda i, key: f'items[{i}]["{key}"]')
         if self.sample_indices and "sample_indices" not in columns:
             raise ValueError(
                 'items do not carry "sample_indices"; return it from the data set\'s __getitem__, or use a '
@@ -175,9 +186,8 @@ class PadCollator:
         gathered = {name: self._gather(name, column) for name, column in columns.items() if name not in flat}
         numbers = {name for name, value in gathered.items() if isinstance(value, torch.Tensor)}
         padder = self._padder(flat, numbers, columns)
-        offsets = np.zeros(len(lengths) + 1, np.int64)
-        np.cumsum(lengths, out=offsets[1:])
-        padded = padder.pad(padder.requests(flat), offsets, np.arange(len(lengths)), out=out)
+        n_samples = len(next(iter(lengths.values())))
+        padded = padder.pad(padder.requests(flat, offsets), np.arange(n_samples), out=out)
         # In the samples' own order of keys, then what was made.
         batch = {name: padded.pop(name) if name in flat else gathered[name] for name in columns}
         return batch | padded
@@ -205,23 +215,45 @@ class PadCollator:
         """
         refuse_unknown_keys("fill", self.fill, flat, "per-token")
         refuse_unknown_keys("dtype", self.dtype, [*flat, *numbers], "numeric")
+        refuse_unknown_keys("groups", [key for keys in self.groups.values() for key in keys], flat, "per-token")
         taken = {*flat, *numbers, *present}
-        fields = [
-            padded_field(name, field, self.fill.get(name, _DEFAULT_FILL.get(name, 0)), self.dtype.get(name))
-            for name, field in flat.items()
-        ]
-        if self.attention_mask is not None and "attention_mask" not in taken:
-            fields.append(made_field("attention_mask", "mask", self.attention_mask))
-        if self.position_ids and "position_ids" not in taken:
-            fields.append(made_field("position_ids", "positions", torch.int64))
-        return Padder(
-            fields,
-            left=self.side == "left",
-            pad_to_multiple_of=self.pad_to_multiple_of,
-            padded_lengths=self.padded_lengths,
-            lengths=self.lengths and "lengths" not in taken,
-            sample_indices=self.sample_indices and "sample_indices" not in taken,
-        )
+        divided = by_group(flat, self.groups)
+        groups = []
+        for (group, keys), (multiple, padded_lengths) in zip(divided.items(), self.padding_by(divided), strict=True):
+            prefix = "" if group == MAIN else f"{group}_"
+            fields = [
+                padded_field(name, flat[name], self.fill.get(name, _DEFAULT_FILL.get(name, 0)), self.dtype.get(name))
+                for name in keys
+            ]
+            mask = self.mask_names.get(group, f"{prefix}attention_mask")
+            if self.attention_mask is not None and mask is not None and mask not in taken:
+                fields.append(made_field(mask, "mask", self.attention_mask))
+            if self.position_ids and f"{prefix}position_ids" not in taken:
+                fields.append(made_field(f"{prefix}position_ids", "positions", torch.int64))
+            lengths = f"{prefix}lengths" if self.lengths and f"{prefix}lengths" not in taken else None
+            left = self._sides[group] == "left"
+            groups.append(PaddedGroup(group, tuple(fields), left, multiple, padded_lengths, lengths))
+        return Padder(groups, sample_indices=self.sample_indices and "sample_indices" not in taken)
+
+    def padding_by(self, groups: Collection[str]) -> list[tuple[int, tuple[int, ...]]]:
+        """Returns of each of these groups the multiple that it is padded to, and the padded lengths that come first,
+        ascending.
+
+        Raises:
+            ValueError: `padding_of` plans other groups.
+        """
+        if self.padding is None:
+            return [(self._multiples[group], ()) for group in groups]
+        names, padding = self.padding
+        if names is not None and set(groups) <= set(names):
+            return [padding[names.index(group)] for group in groups]
+        if names is not None or len(padding) != len(groups):
+            planned = f"{len(padding)} fields" if names is None else ", ".join(names)
+            raise ValueError(
+                f"padding_of plans {planned}, but the samples have the groups {', '.join(groups)}; give the planner "
+                "the lengths of each group"
+            )
+        return list(padding)
 
     def numbers(self, name: str, values: torch.Tensor) -> torch.Tensor:
         """Returns the numbers of one key, `(n, *shape)`, in the dtype of a batch: int64 for integers unless `dtype`
@@ -259,10 +291,21 @@ def _check_mapping(option: str, value: object, example: str) -> None:
         )
 
 
-def _padding(pad_to_multiple_of: int, padding_of: Any) -> tuple[int, tuple[int, ...]]:
-    """The multiple, and the ascending padded lengths that come before it."""
+def _checked_side(name: str, side: Any) -> _Side:
+    if side not in ("right", "left"):
+        raise ValueError(f'{name} = {side!r} is not one of "right", "left"')
+    checked: _Side = side
+    return checked
+
+
+def _checked_multiple(name: str, multiple: Any) -> int:
+    return integer(name, multiple, 1)
+
+
+def _padding_of(pad_to_multiple_of: Any, padding_of: Any) -> _Planned | None:
+    """The names of the planned fields, and the padding of each; None: as `pad_to_multiple_of` says."""
     if padding_of is None:
-        return integer("pad_to_multiple_of", pad_to_multiple_of, 1), ()
+        return None
     if pad_to_multiple_of != 1:
         raise ValueError("pad_to_multiple_of has no effect with padding_of; leave pad_to_multiple_of out")
     planned = getattr(padding_of, "schedule", padding_of)
@@ -271,8 +314,7 @@ def _padding(pad_to_multiple_of: int, padding_of: Any) -> tuple[int, tuple[int, 
             f"padding_of is a {type(padding_of).__name__}, not a sampler, a Schedule or a Planner; pass what plans the "
             "batches"
         )
-    padding: tuple[int, tuple[int, ...]] = planned.padding
-    return padding
+    return planned.field_names, planned.padding
 
 
 def _columns(items: Sequence[Any]) -> dict[str, list[Any]]:
@@ -316,13 +358,4 @@ def refuse_single(item: object) -> NoReturn:
         f"items is a single sample (a {type(item).__name__}), not a list of samples: the loader has lost its "
         "batch sampler, as Ray's "
         "prepare_data_loader does to it; pass add_dist_sampler=False there, or give the DataLoader a batch_sampler"
-    )
-
-
-def _refuse_lengths(first: str, lengths: npt.NDArray[np.int64], name: str, other: npt.NDArray[np.int64]) -> NoReturn:
-    i = int(np.flatnonzero(lengths != other)[0])
-    raise ValueError(
-        f'items[{i}]["{name}"] has {other[i]} tokens, but its "{first}" has {lengths[i]}; per-token keys of a '
-        "sample have one length: "
-        f'name a fixed shape in stack, or pad "{name}" with a PadCollator of its own'
     )

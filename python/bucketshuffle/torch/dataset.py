@@ -12,12 +12,13 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset
 
-from bucketshuffle.data.flat import FlatField, checked_offsets, flat_field
-from bucketshuffle.data.mapped import map_npy
+from bucketshuffle.data.flat import checked_offsets
 from bucketshuffle.data.saved import read_fields, write_fields
 from bucketshuffle.torch.collate import PadCollator, columns_of, refuse_single
-from bucketshuffle.torch.fields import Padder, Request, refuse_keys_but_strings
-from bucketshuffle.torch.rows import flatten_rows, kind_of, number_tensor, stacked, tensor_field
+from bucketshuffle.torch.columns import as_field, as_offsets, as_scalar, checked_samples, from_saved, to_saved
+from bucketshuffle.torch.fields import GroupRequest, Padder, refuse_keys_but_strings
+from bucketshuffle.torch.groups import by_group, offsets_by_group, stacked_lengths
+from bucketshuffle.torch.rows import flatten_rows, kind_of, stacked, tensor_field
 
 if TYPE_CHECKING:
     from bucketshuffle import EpochPlan
@@ -45,14 +46,15 @@ class PreloadedDataset(Dataset[dict[str, Any]]):
         values: per-token fields by key, each `[n_tokens, *trailing]`: arrays, CPU tensors, or paths of `.npy` files,
             which are mapped. A single one counts as `{"input_ids": values}`.
         offsets: `[n_samples + 1]`, integer, tokens before each sample and at the end: an array, a tensor or the path
-            of a `.npy` file.
+            of a `.npy` file. A collator with `groups` needs a mapping of them by group, "main" for all other keys.
         scalars: fields with one number per sample, `[n_samples, *trailing]`; arrays are copied.
         collator: how batches are padded; default `PadCollator()`.
 
     Attributes:
-        lengths: `[n_samples]`, int64, read-only, tokens per sample: what a planner or sampler takes.
-        offsets: `[n_samples + 1]`, int64, read-only.
-        collator: may be replaced between batches.
+        lengths: `[n_samples]`, int64, read-only, tokens per sample: what a planner or sampler takes. With several
+            groups `[n_samples, n_groups]`, main first, then as in the collator's `groups`.
+        offsets: `[n_samples + 1]`, int64, read-only; with several groups a mapping of such.
+        collator: may be replaced between batches, by one of the same groups.
 
     Raises:
         TypeError: buffers that hold no numbers.
@@ -77,26 +79,29 @@ class PreloadedDataset(Dataset[dict[str, Any]]):
             )
         for option, named in (("values", values), ("scalars", scalars or {})):
             refuse_keys_but_strings(option, named, "name every field")
-        self._offsets = _field("offsets", offsets)
-        self.offsets = checked_offsets(self._offsets.values)
-        self.lengths = np.diff(self.offsets)
-        self.lengths.flags.writeable = False
-        n_tokens = int(self.offsets[-1])
-        self._fields = {name: _field(name, value) for name, value in values.items()}
+        collator = _checked(PadCollator() if collator is None else collator)
+        divided = by_group(values, collator.groups)
+        self._offsets = as_offsets(offsets, list(divided))
+        self._by_group = {group: checked_offsets(field.values) for group, field in self._offsets.items()}
+        self.offsets = self._by_group if len(divided) > 1 else self._by_group[next(iter(divided))]
+        self.lengths = stacked_lengths(self._by_group)
+        self._fields = {name: as_field(name, value) for name, value in values.items()}
+        self._group_of = {name: group for group, names in divided.items() for name in names}
         for name, field in self._fields.items():
+            n_tokens = int(self._by_group[self._group_of[name]][-1])
             if len(field.values) != n_tokens:
                 raise ValueError(
                     f'values["{name}"] holds {len(field.values)} tokens, but offsets[-1] = {n_tokens}; they '
                     "belong to different data"
                 )
-        self._scalars = {name: _scalar(name, value) for name, value in (scalars or {}).items()}
+        self._scalars = {name: as_scalar(name, value) for name, value in (scalars or {}).items()}
         for name, scalar in self._scalars.items():
             if name in self._fields:
                 raise ValueError(f'scalars["{name}"] has the name of a per-token field; give it another')
             if scalar.ndim == 0 or len(scalar) != len(self):
                 n_values = len(scalar) if scalar.ndim else 1
                 raise ValueError(f'scalars["{name}"] holds {n_values} values, but there are {len(self)} samples')
-        self.collator = PadCollator() if collator is None else collator
+        self.collator = collator
 
     @classmethod
     def from_rows(
@@ -118,7 +123,7 @@ class PreloadedDataset(Dataset[dict[str, Any]]):
             rows = columns_of(rows, "rows") if is_dicts else {"input_ids": rows}
         flat: dict[str, Any] = {}
         scalars: dict[str, Any] = {}
-        offsets: npt.NDArray[np.int64] | None = None
+        lengths: dict[str, npt.NDArray[np.int64]] = {}
         for name, column in rows.items():
             if isinstance(column, (str, bytes)) or not hasattr(column, "__len__"):
                 raise TypeError(f'rows["{name}"] is a {type(column).__name__}, not one row per sample')
@@ -132,15 +137,22 @@ class PreloadedDataset(Dataset[dict[str, Any]]):
             if kind == "scalar":
                 scalars[name] = stacked(name, column) if isinstance(column, (list, tuple)) else column
                 continue
-            flat[name], lengths = flatten_rows(name, column)
-            row_offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-            if offsets is not None and not np.array_equal(offsets, row_offsets):
-                raise ValueError(
-                    f'rows["{name}"] has other lengths than rows["{next(iter(flat))}"]; make it a data set of its own'
-                )
-            offsets = row_offsets
-        if offsets is None:
+            flat[name], lengths[name] = flatten_rows(name, column)
+        if not flat:
             raise ValueError("rows has no per-token key; give at least one sequence of tokens per sample")
+        return cls._of_columns("rows", flat, lengths, scalars, collator)
+
+    @classmethod
+    def _of_columns(
+        cls,
+        source: str,
+        flat: Mapping[str, Any],
+        lengths: Mapping[str, npt.NDArray[np.int64]],
+        scalars: Mapping[str, Any],
+        collator: PadCollator | None,
+    ) -> PreloadedDataset:
+        groups = {} if collator is None else collator.groups
+        offsets = offsets_by_group(lengths, groups, lambda i, key: f'{source}["{key}"][{i}]')
         return cls(flat, offsets, scalars=scalars, collator=collator)
 
     @classmethod
@@ -165,8 +177,8 @@ class PreloadedDataset(Dataset[dict[str, Any]]):
         if arrow.is_column(source):
             values, offsets = arrow.read_lists("input_ids", source)
             return cls(values, offsets, collator=collator)
-        fields, offsets, scalars = arrow.read_table(arrow.table_of(source, columns))
-        return cls(fields, offsets, scalars=scalars, collator=collator)
+        fields, lengths, scalars = arrow.read_table(arrow.table_of(source, columns))
+        return cls._of_columns("columns", fields, lengths, scalars, collator)
 
     @classmethod
     def from_parquet(
@@ -191,28 +203,27 @@ class PreloadedDataset(Dataset[dict[str, Any]]):
         """Returns a saved data set, mapped into memory; nothing but the offsets is read.
 
         Args:
-            path: what `save` wrote; or a `safetensors` file with the arrays `offsets` and `values.<field>`, and
+            path: what `save` wrote; or a `safetensors` file with the arrays `offsets` and `values.<field>`, the same as
+                `groups.<group>.offsets` and `groups.<group>.values.<field>` for other groups than the main one, and
                 `scalars.<field>` for numbers per sample. Do not write to it while the data set is in use. Replacing it,
                 as `save` does, is safe.
             verify: read everything once and check its sums. The header and the offsets are always checked.
-            collator: how batches are padded; default `PadCollator()`.
+            collator: how batches are padded; default: a `PadCollator` of the groups in the file.
 
         Raises:
             OSError: no such file, or one that may not be read.
             ValueError: a file that holds no data set, is truncated, or is corrupt; the text says which.
         """
-        saved = read_fields(path, verify=verify)
-        parts: dict[str, dict[str, FlatField]] = {"values": {}, "scalars": {}}
-        for name, field in saved.items():
-            kind, _, key = name.partition(".")
-            if name != "offsets" and kind not in parts:
-                raise ValueError(f'{os.fspath(path)} holds "{name}", which is neither offsets, values.* nor scalars.*')
-            if name != "offsets":
-                parts[kind][key] = field
-        if "offsets" not in saved or not parts["values"]:
-            raise ValueError(f"{os.fspath(path)} holds no data set: it has no offsets, or no values.*")
+        saved = from_saved(read_fields(path, verify=verify), os.fspath(path))
+        if collator is None:
+            collator = PadCollator(groups=saved.groups)
+        elif collator.groups != saved.groups:
+            raise ValueError(
+                f"{os.fspath(path)} holds the groups {saved.groups}, but the collator has {collator.groups}; make the "
+                "collator with those of the file"
+            )
         try:
-            return cls(parts["values"], saved["offsets"], scalars=parts["scalars"], collator=collator)
+            return cls(saved.values, saved.offsets, scalars=saved.scalars, collator=collator)
         except (TypeError, ValueError) as error:
             raise type(error)(f"{os.fspath(path)}: {error}") from None
 
@@ -226,8 +237,7 @@ class PreloadedDataset(Dataset[dict[str, Any]]):
             OSError: the folder cannot be written to, or is full.
             ValueError: `path` is no regular file, such as a pipe.
         """
-        fields = {"offsets": FlatField(self.offsets)}
-        fields |= {f"values.{name}": field for name, field in self._fields.items()}
+        fields = to_saved(self._by_group, self._fields, self._group_of)
         fields |= {f"scalars.{name}": tensor_field(name, scalar) for name, scalar in self._scalars.items()}
         write_fields(path, fields)
 
@@ -237,23 +247,29 @@ class PreloadedDataset(Dataset[dict[str, Any]]):
 
     @collator.setter
     def collator(self, collator: PadCollator) -> None:
-        if not isinstance(collator, PadCollator):
-            raise TypeError(f"collator = {collator!r} is not a PadCollator")
+        divided = by_group(self._fields, _checked(collator).groups)
+        if {name: group for group, names in divided.items() for name in names} != self._group_of:
+            raise ValueError(f"collator has the groups {collator.groups}, not those of the data set; make it with them")
         padder = collator.padder(self._fields, self._scalars)
         # One assignment, so that a batch on another thread sees one collator.
         self._held = _Held(
             collator,
             padder,
-            padder.requests(self._fields),
+            padder.requests(self._fields, self._by_group),
             {name: collator.numbers(name, scalar) for name, scalar in self._scalars.items()},
         )
 
+    @property
+    def groups(self) -> Mapping[str, Sequence[str]]:
+        """The per-token keys of each group, in the order of the columns of `lengths`."""
+        return by_group(self._fields, self.collator.groups)
+
     def __len__(self) -> int:
-        return len(self.offsets) - 1
+        return len(self.lengths)
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}: {field.dtype}{list(field.trailing) or ''}" for name, field in self._fields.items())
-        return f"PreloadedDataset({len(self)} samples, {self.offsets[-1]} tokens, {fields})"
+        return f"PreloadedDataset({len(self)} samples, {self.lengths.sum()} tokens, {fields})"
 
     def __getitem__(self, sample: int) -> dict[str, Any]:
         """Returns one sample, unpadded, in a batch's dtypes: per-token fields `(length, *trailing)`, and scalars."""
@@ -261,11 +277,12 @@ class PreloadedDataset(Dataset[dict[str, Any]]):
         if not -len(self) <= index < len(self):
             raise IndexError(f"sample = {index} is outside 0 <= sample < n_samples = {len(self)}")
         index %= len(self)
-        start, end = int(self.offsets[index]), int(self.offsets[index + 1])
         item: dict[str, Any] = {}
-        for field, request in zip(held.padder.fields, held.requests, strict=True):
-            if field.made_from is None:
-                item[field.name] = field.row(request, start, end)
+        for group, asked in zip(held.padder.groups, held.requests, strict=True):
+            start, end = self._by_group[group.name][index : index + 2].tolist()
+            for field, request in zip(group.fields, asked.fields, strict=True):
+                if field.made_from is None:
+                    item[field.name] = field.row(request, start, end)
         item |= {name: scalar[index] for name, scalar in held.scalars.items()}
         if held.collator.sample_indices:
             item.setdefault("sample_indices", index)
@@ -291,10 +308,10 @@ class PreloadedDataset(Dataset[dict[str, Any]]):
         """
         held = self._held
         if isinstance(samples, (np.ndarray, torch.Tensor)):
-            samples = _checked_samples(samples)
-        batch = held.padder.pad(held.requests, self.offsets, samples, out=out)
+            samples = checked_samples(samples)
+        batch = held.padder.pad(held.requests, samples, out=out)
         if held.scalars:
-            indices = torch.as_tensor(samples)
+            indices = torch.from_numpy(np.array(samples, np.int64))  # a copy: those of a plan are read-only
             batch |= {name: scalar[indices] for name, scalar in held.scalars.items()}
         return batch
 
@@ -327,23 +344,26 @@ class PreloadedDataset(Dataset[dict[str, Any]]):
         """
         from bucketshuffle import Planner
 
-        multiple = self.collator.pad_to_multiple_of
-        if self.collator.padded_lengths:
-            options.setdefault("padded_lengths", self.collator.padded_lengths)
+        paddings = self.collator.padding_by(list(self._by_group))
+        several = len(paddings) > 1
+        if any(padded_lengths for _, padded_lengths in paddings):
+            lists = [padded_lengths or None for _, padded_lengths in paddings]
+            options.setdefault("padded_lengths", lists if several else lists[0])
         else:
-            options.setdefault("pad_to_multiple_of", multiple)
+            multiples = [multiple for multiple, _ in paddings]
+            options.setdefault("pad_to_multiple_of", multiples if several else multiples[0])
         planner = Planner(self.lengths, **options)
-        planned, padded_lengths = planner.padding
-        if padded_lengths != self.collator.padded_lengths:
-            raise ValueError(
-                "padded_lengths are not those of the collator, which would pad to others; make the collator with "
-                "padding_of, or leave padded_lengths out"
-            )
-        if planned % multiple:
-            raise ValueError(
-                f"pad_to_multiple_of = {planned} is no multiple of the collator's pad_to_multiple_of = {multiple}, so "
-                "batches would exceed token_budget; leave it out"
-            )
+        for (planned, planned_lengths), (multiple, padded_lengths) in zip(planner.padding, paddings, strict=True):
+            if planned_lengths != padded_lengths:
+                raise ValueError(
+                    "padded_lengths are not those of the collator, which would pad to others; make the collator with "
+                    "padding_of, or leave padded_lengths out"
+                )
+            if planned % multiple:
+                raise ValueError(
+                    f"pad_to_multiple_of = {planned} is no multiple of the collator's pad_to_multiple_of = {multiple}, "
+                    "so batches would exceed token_budget; leave it out"
+                )
         return planner.plan(seed, epoch)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -367,35 +387,11 @@ class _Held(NamedTuple):
 
     collator: PadCollator
     padder: Padder
-    requests: tuple[Request, ...]
+    requests: tuple[GroupRequest, ...]
     scalars: dict[str, torch.Tensor]
 
 
-def _field(name: str, values: Any) -> FlatField:
-    """What a caller passed as a flat buffer: an array, a tensor, a field, or the path of a `.npy` file."""
-    if isinstance(values, (str, os.PathLike)):
-        array, place = map_npy(values)
-        return flat_field(name, array, place=place)
-    return tensor_field(name, values)
-
-
-def _scalar(name: str, values: Any) -> torch.Tensor:
-    # A copy: torch has no read-only tensors.
-    if isinstance(values, (str, os.PathLike)):
-        values = map_npy(values)[0]
-    if isinstance(values, FlatField):
-        if values.bfloat16:
-            return torch.from_numpy(values.values.view(np.int16).copy()).view(torch.bfloat16)
-        values = values.values
-    return number_tensor(f'scalars["{name}"]', values)
-
-
-def _checked_samples(samples: npt.NDArray[Any] | torch.Tensor) -> npt.NDArray[np.int64]:
-    array: npt.NDArray[Any] = np.asarray(samples)
-    if array.dtype.kind not in "iu":
-        raise TypeError(f"samples has dtype {array.dtype}, not an integer dtype")
-    if array.ndim != 1:
-        raise ValueError(f"samples has shape {array.shape}, not (B,); pass one batch")
-    if array.dtype == np.uint64 and array.size and int(array.max()) >= 2**63:
-        raise IndexError(f"samples holds {array.max()}, which no data set has")
-    return array.astype(np.int64, copy=False)
+def _checked(collator: Any) -> PadCollator:
+    if not isinstance(collator, PadCollator):
+        raise TypeError(f"collator = {collator!r} is not a PadCollator")
+    return collator

@@ -35,6 +35,16 @@ class Request(NamedTuple):
     out: npt.NDArray[Any] | None
 
 
+class GroupRequest(NamedTuple):
+    """The fields of one length in one batch, as the native call reads it by attribute."""
+
+    offsets: npt.NDArray[np.int64]
+    fields: Sequence[Request]
+    left: bool
+    pad_to_multiple_of: int
+    padded_lengths: Sequence[int]
+
+
 @dataclass(frozen=True)
 class PaddedField:
     """How a field becomes part of a batch; it knows the values' dtype and not the values."""
@@ -69,7 +79,7 @@ class PaddedField:
     def row(self, request: Request, start: int, end: int) -> torch.Tensor:
         """Returns tokens `start..end` of a field in the dtype of a batch, a copy `(end - start, *trailing)`."""
         offsets = np.array([start, end], np.int64)
-        _, length, (values,) = _core.pad_rows(offsets, [0], [request], left=False, pad_to_multiple_of=1)
+        [(_, length, [values])] = _core.pad_rows([0], [GroupRequest(offsets, [request], False, 1, ())])
         assert values is not None  # there was no `out`
         return self.read(values, (1, length)).squeeze(0)
 
@@ -99,56 +109,71 @@ def refuse_keys_but_strings(where: str, keys: Iterable[object], way_out: str) ->
             raise TypeError(f"{where} has the key {key!r}, which is not a string; {way_out}")
 
 
+@dataclass(frozen=True)
+class PaddedGroup:
+    """Fields whose rows have one length, and how they are padded."""
+
+    name: str
+    fields: tuple[PaddedField, ...]
+    left: bool
+    """Whether padding comes before the tokens."""
+    pad_to_multiple_of: int
+    """`L` is a multiple of this, in tokens."""
+    padded_lengths: tuple[int, ...]
+    """`L` is the first of these that holds the longest sample, where one does, in tokens, ascending."""
+    lengths: str | None
+    """The key that gets the lengths `(B,)`; None: they are left out."""
+
+
 class Padder:
     """Pads batches of certain fields. Collator and data set hold one each.
 
     No call changes it, so any number of threads may use one at the same time, each with an `out` of its own.
 
     Args:
-        fields: what a batch is made of.
-        left: padding comes before the tokens.
-        pad_to_multiple_of: `L` is a multiple of this, in tokens.
-        padded_lengths: `L` is the first of these that holds the longest sample, where one does, in tokens, ascending.
-        lengths: add `lengths` `(B,)`.
+        groups: what a batch is made of; each group is padded to its own longest sample.
         sample_indices: add `sample_indices` `(B,)`.
     """
 
-    def __init__(
-        self,
-        fields: Sequence[PaddedField],
-        *,
-        left: bool,
-        pad_to_multiple_of: int,
-        padded_lengths: Sequence[int],
-        lengths: bool,
-        sample_indices: bool,
-    ) -> None:
-        self.fields = tuple(fields)
+    def __init__(self, groups: Sequence[PaddedGroup], *, sample_indices: bool) -> None:
+        self.groups = tuple(groups)
+        self.fields = tuple(field for group in self.groups for field in group.fields)
         self._names = {field.name for field in self.fields}
-        self._left = left
-        self._pad_to_multiple_of = pad_to_multiple_of
-        self._padded_lengths = padded_lengths
-        self._lengths = lengths
         self._sample_indices = sample_indices
 
-    def requests(self, flat: Mapping[str, FlatField]) -> tuple[Request, ...]:
-        """Returns what `pad` asks of the native call for these fields, made once for any number of batches."""
+    def requests(
+        self, flat: Mapping[str, FlatField], offsets: Mapping[str, npt.NDArray[np.int64]]
+    ) -> tuple[GroupRequest, ...]:
+        """Returns what `pad` asks of the native call for these fields, made once for any number of batches.
+
+        Args:
+            flat: the fields with values, by key.
+            offsets: of each group by name `[n_samples + 1]`, int64, tokens before each sample and at the end.
+        """
         return tuple(
-            Request(
-                field.name,
-                field.made_from or field.source(flat[field.name]),
-                field.per_token,
-                field.carrier,
-                field.fill,
-                None,
+            GroupRequest(
+                offsets[group.name],
+                [
+                    Request(
+                        field.name,
+                        field.made_from or field.source(flat[field.name]),
+                        field.per_token,
+                        field.carrier,
+                        field.fill,
+                        None,
+                    )
+                    for field in group.fields
+                ],
+                group.left,
+                group.pad_to_multiple_of,
+                group.padded_lengths,
             )
-            for field in self.fields
+            for group in self.groups
         )
 
     def pad(
         self,
-        requests: Sequence[Request],
-        offsets: npt.NDArray[np.int64],
+        requests: Sequence[GroupRequest],
         samples: npt.NDArray[np.int64] | Sequence[int],
         *,
         out: Mapping[str, torch.Tensor] | None = None,
@@ -157,40 +182,39 @@ class Padder:
 
         Args:
             requests: what `requests` returned.
-            offsets: `[n_samples + 1]`, int64, tokens before each sample and at the end.
             samples: `(B,)`, the samples of the batch.
             out: tensors to write into, by field; fields without one are fresh.
         """
         if out:
             requests = self._into(requests, out)
-        lengths, padded_length, arrays = _core.pad_rows(
-            offsets,
-            samples,
-            requests,
-            left=self._left,
-            pad_to_multiple_of=self._pad_to_multiple_of,
-            padded_lengths=self._padded_lengths,
-        )
-        shape = len(lengths), padded_length
-        batch = {
-            field.name: field.read(request.out if fresh is None else fresh, shape)  # type: ignore[arg-type]
-            for field, request, fresh in zip(self.fields, requests, arrays, strict=True)
-        }
-        if self._lengths:
-            batch["lengths"] = torch.from_numpy(lengths)
+        batch: dict[str, torch.Tensor] = {}
+        made: dict[str, torch.Tensor] = {}
+        for group, asked, padded in zip(self.groups, requests, _core.pad_rows(samples, requests), strict=True):
+            lengths, padded_length, arrays = padded
+            shape = len(lengths), padded_length
+            for field, request, fresh in zip(group.fields, asked.fields, arrays, strict=True):
+                values = request.out if fresh is None else fresh
+                batch[field.name] = field.read(values, shape)  # type: ignore[arg-type]
+            if group.lengths is not None:
+                made[group.lengths] = torch.from_numpy(lengths)
+        batch |= made
         if self._sample_indices:
             batch["sample_indices"] = torch.from_numpy(np.array(samples, np.int64))
         return batch
 
-    def _into(self, requests: Sequence[Request], out: Mapping[str, torch.Tensor]) -> list[Request]:
+    def _into(self, requests: Sequence[GroupRequest], out: Mapping[str, torch.Tensor]) -> list[GroupRequest]:
         """The requests with the memory of the caller's tensors."""
         unknown = [name for name in out if name not in self._names]
         if unknown:
             keys = ", ".join(f'"{field.name}"' for field in self.fields)
             raise ValueError(f'out names "{unknown[0]}", which is not a padded key; the batch has {keys}')
+
+        def into(field: PaddedField, request: Request) -> Request:
+            return request._replace(out=field.buffer(out[field.name])) if field.name in out else request
+
         return [
-            Request._make((*request[:-1], field.buffer(out[field.name]))) if field.name in out else request
-            for field, request in zip(self.fields, requests, strict=True)
+            asked._replace(fields=list(map(into, group.fields, asked.fields)))
+            for group, asked in zip(self.groups, requests, strict=True)
         ]
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import BatchSampler
 
-from bucketshuffle.lengths import as_lengths
+from bucketshuffle.fields import as_fields
 from bucketshuffle.options import MAX_COUNT, flag
 from bucketshuffle.plan import Planner
 from bucketshuffle.torch.ranks import rank_and_world_size
@@ -35,7 +35,8 @@ class OrderedBatchSampler(BatchSampler):
     drops what came of that.
 
     Args:
-        lengths: [n_samples], integer, tokens per sample, in the order of the data set, as for `pack_epoch`.
+        lengths: [n_samples], integer, tokens per sample, in the order of the data set, or [n_samples, n_fields] or a
+            mapping of fields, as for `pack_epoch`. Samples of several fields come by falling cost.
         rank, world_size, sampler: as for `BucketBatchSampler`.
         options: those of `pack_epoch` that say what a batch may cost: `token_budget`, `max_batch_size`,
             `pad_to_multiple_of`, `padded_lengths`, `per_sample`, `quadratic_length`, and `overlong="error"` or
@@ -74,11 +75,12 @@ class OrderedBatchSampler(BatchSampler):
                 )
         options["strategy"] = "sorted"
         self.planner = Planner(lengths, **options)
-        lengths = as_lengths(lengths)
-        self.n_samples = len(lengths)
+        values, _ = as_fields(lengths)
+        self.n_samples = len(values)
         """Samples of the data set."""
-        longest_first = np.argsort(-lengths.astype(np.int64), kind="stable")
-        self._starts = self._pack(lengths[longest_first])
+        costs = self.planner.batch_cost(np.ones(len(values), np.int64), values)
+        longest_first = np.argsort(-(values.astype(np.int64) if values.ndim == 1 else costs), kind="stable")
+        self._starts = self._pack(values[longest_first], costs[longest_first])
         n_repeated = int(self._starts[-1]) - self.n_samples
         self.order: npt.NDArray[np.int64] = np.append(longest_first, np.repeat(longest_first[-1:], n_repeated))
         """[n_read], int64: the samples of step after step and, in each, of rank after rank: the order of gathered
@@ -95,7 +97,12 @@ class OrderedBatchSampler(BatchSampler):
             yield self.order[first : first + size].tolist()
 
     @property
-    def padding(self) -> tuple[int, tuple[int, ...]]:
+    def field_names(self) -> tuple[str, ...] | None:
+        """See `Planner.field_names`."""
+        return self.planner.field_names
+
+    @property
+    def padding(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
         """See `Planner.padding`."""
         return self.planner.padding
 
@@ -120,16 +127,25 @@ class OrderedBatchSampler(BatchSampler):
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
-    def _pack(self, lengths: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int64]:
-        """Where in `order` each step starts, and the last ends; `lengths` fall."""
+    def _pack(self, lengths: npt.NDArray[np.integer[Any]], row_costs: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Where in `order` each step starts, and the last ends."""
         options = self.planner.options
-        row_costs = self.planner.batch_cost(np.ones(len(lengths), np.int64), lengths)
         largest = np.clip(options["token_budget"] // row_costs, 1, options["max_batch_size"] or MAX_COUNT)
         starts = [0]
-        while starts[-1] < len(lengths):
-            n_left = -(-(len(lengths) - starts[-1]) // self.world_size)
-            starts.append(starts[-1] + min(int(largest[starts[-1]]), n_left) * self.world_size)
+        while (start := starts[-1]) < len(lengths):
+            n_left = -(-(len(lengths) - start) // self.world_size)
+            size = min(int(largest[start]), n_left)
+            if lengths.ndim == 2:
+                size = self._fitting(lengths[start : start + size * self.world_size], options["token_budget"])
+            starts.append(start + size * self.world_size)
         return np.array(starts)
+
+    def _fitting(self, lengths: npt.NDArray[np.integer[Any]], token_budget: int) -> int:
+        """How many of these samples each rank can take in a step, at least one; later ones may have a longer field."""
+        longest = np.maximum.accumulate(lengths, axis=0)
+        ends = np.minimum(np.arange(self.world_size, len(lengths) + self.world_size, self.world_size), len(lengths))
+        sizes = np.arange(1, len(ends) + 1)
+        return max(1, int(np.count_nonzero(self.planner.batch_cost(sizes, longest[ends - 1]) <= token_budget)))
 
     def _restored(self, name: str, outputs: Any, by_rank: bool) -> Any:
         if isinstance(outputs, Mapping):
