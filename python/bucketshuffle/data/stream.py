@@ -49,7 +49,8 @@ def pack_fields(
     dtype: str | None = None,
 ) -> dict[str, FlatField]:
     """Returns the arrays of a saved data set by name, as `write_fields` takes them: offsets, `values.<column>` for
-    tokens, `scalars.<column>` for numbers. They lie in unnamed files, which the system removes.
+    tokens, `scalars.<column>` for numbers. They lie in unnamed files, which the system removes; what is mapped of them
+    counts as memory until the system wants it back.
 
     Args:
         source: the data set.
