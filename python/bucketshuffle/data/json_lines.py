@@ -146,12 +146,10 @@ def _rows(raws: list[Any], column: str, batch: Batch, values: bool) -> Rows:
 
 
 def _row(tokens: list[Any], column: str, batch: Batch, sample: int) -> npt.NDArray[Any]:
-    try:
-        return np.array(tokens)
-    except ValueError:  # token vectors of several widths, or numbers beside lists
-        raise ValueError(
-            f'{batch.row(sample)}: column "{column}" holds tokens of several shapes; give all of them one'
-        ) from None
+    kinds = set(map(type, tokens))
+    if list in kinds and (len(kinds) > 1 or len(set(map(len, tokens))) > 1):
+        raise ValueError(f'{batch.row(sample)}: column "{column}" holds tokens of several shapes; give all of them one')
+    return np.array(tokens)
 
 
 def _n_numbers(raws: list[Any]) -> npt.NDArray[np.int64] | None:
