@@ -23,7 +23,15 @@ _MAX_SCALAR = 2**64 - 1
 def write_plan(path: str | os.PathLike[str], arrays: Mapping[str, npt.NDArray[Any]], scalars: dict[str, Any]) -> None:
     """Writes the fields of a plan to `path`, as `write_file` does."""
     fields: dict[str, Any] = {"scalars": np.array(json.dumps(scalars)), **arrays}
-    write_file(path, lambda file: np.savez(file, **fields))
+    write_file(path, lambda file: _write(file, fields))
+
+
+def _write(file: IO[bytes], fields: Mapping[str, npt.NDArray[Any]]) -> None:
+    # numpy.savez before version 1.24 leaves an archive open that cannot be written, which Python then complains about.
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, array in fields.items():
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
 
 
 def read_plan(path: str | os.PathLike[str], totals: frozenset[str]) -> dict[str, Any]:
