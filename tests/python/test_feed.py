@@ -549,6 +549,32 @@ def test_a_loop_does_not_go_on_in_a_fork_and_a_new_one_does() -> None:
     assert taken(loop) == at_epoch(make(), 0)[1:]
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_plan_under_way_at_a_fork_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    feed, go_on, parent = Feed(DATA, make()), threading.Event(), os.getpid()
+    batches = feed.batch_sampler.schedule.batches
+
+    def slow_in_parent(epoch: int, *arguments: Any) -> Any:
+        if epoch == 1 and os.getpid() == parent:
+            go_on.wait(60)
+        return batches(epoch, *arguments)
+
+    monkeypatch.setattr(feed.batch_sampler.schedule, "batches", slow_in_parent)
+    loop = feed.epochs(2)
+    next(loop)  # Epoch 1 is being planned.
+    context = multiprocessing.get_context("fork")
+    answers = context.SimpleQueue()
+    child = context.Process(target=lambda: answers.put(len(taken(feed.epochs(2)))))
+    child.start()
+    child.join(20)
+    child.kill()
+    go_on.set()
+    assert child.exitcode == 0
+    assert answers.get() == 2 * len(make()) - 1
+    assert len(taken(loop)) == 2 * len(make()) - 1
+
+
 def test_a_feed_pickles_and_its_loop_does_not() -> None:
     feed = Feed(DATA, make())
     loop = iter(feed)
