@@ -16,9 +16,6 @@ use crate::threads::Check;
 /// Bands of more batches than this are not tried.
 const MAX_BATCHES: usize = 1 << 8;
 
-/// Lengths that agree in so many leading bits stay in random order.
-const LEADING_BITS: u32 = 11;
-
 /// Bands of fewer samples are sorted by comparison.
 const MIN_COUNTED: usize = 1 << 10;
 
@@ -34,6 +31,12 @@ pub(crate) struct Bands {
 }
 
 impl Bands {
+    /// Lengths that agree in so many leading bits stay in random order, which repeats fewer pairs. A band of more batches
+    /// tells more lengths apart; all lengths of one class may be in each of a few of them.
+    fn leading_bits(self) -> u32 {
+        self.n_batches.ilog2().max(3) - 2
+    }
+
     /// Orders samples that stand by combined length, or by a key near it.
     pub(crate) fn sort<R: Copy>(
         self,
@@ -49,7 +52,7 @@ impl Bands {
             check()?;
             let n_samples = model.cap(fields.combined(fields.row(row(samples[start])))).saturating_mul(self.n_batches);
             let end = samples.len().min(start.saturating_add(n_samples));
-            let key = |sample| leading(fields.row(row(sample))[self.field].into(), LEADING_BITS);
+            let key = |sample| leading(fields.row(row(sample))[self.field].into(), self.leading_bits());
             scratch.sort(&mut samples[start..end], key, falls)?;
             (start, falls) = (end, !falls);
         }

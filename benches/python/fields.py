@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from bucketshuffle import EpochPlan, Planner
 from bucketshuffle.data import dflash902k
-from bucketshuffle.report import pairs_repeated
+from bucketshuffle.metrics import pairs_repeated
 from bucketshuffle.torch import PadCollator, PreloadedDataset
 
 N_QUESTIONS, N_MODELS, N_PICTURES = 805, 46, 29_000

@@ -216,11 +216,12 @@ class Several:
         if self.bands is None:
             return order
         field, n_batches = self.bands
+        n_bits = max(n_batches.bit_length() - 1, 3) - 2
         out: list[int] = []
         sign = 1
         while order:
             size = n_batches * cost.cap(self.together(self.rows[order[0]]))
-            out += sorted(order[:size], key=lambda i: sign * leading(self.rows[i][field], 11))
+            out += sorted(order[:size], key=lambda i: sign * leading(self.rows[i][field], n_bits))
             order = order[size:]
             sign = -sign
         return out

@@ -115,6 +115,24 @@ def test_one_rank_may_be_said_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 # What is no loader
 
 
+def test_a_loader_without_a_batch_sampler_is_refused() -> None:
+    refuses(
+        SimpleNamespace(),
+        "loader has no batch sampler, not a BucketBatchSampler; pass one as DataLoader(..., batch_sampler=sampler)",
+    )
+
+
+def test_the_data_parallel_rank_is_compared_unless_the_loader_divides_too() -> None:
+    mesh = SimpleNamespace(get_local_rank=lambda: 1, size=lambda: 2)
+    refuses(
+        loader_of(make(rank=0, world_size=2)),
+        "the sampler has rank 0 of 2, and loader divides its batches among 1 processes, but 2 ranks get batches of "
+        "their own; build the sampler with rank=1, world_size=2",
+        data_parallel=mesh,
+    )
+    check_loader(loader_of(make(rank=1, world_size=2)), data_parallel=mesh)
+
+
 @pytest.mark.parametrize("loader", [MagicMock(), SimpleNamespace(batch_sampler=MagicMock())])
 def test_a_loader_that_answers_every_attribute_is_refused(loader: Any) -> None:
     refuses(

@@ -22,7 +22,7 @@ import pytest
 import torch
 from bucketshuffle.torch import BucketBatchSampler, Feed, FeedBatch, PadCollator, PreloadedDataset, check_loader
 from bucketshuffle.torch._placement import Placement
-from samplers import SMALL, at_epoch, every_sample, in_step_order, make, ranks
+from samplers import SMALL, Numbers, at_epoch, every_sample, in_step_order, make, ranks
 
 N_SECONDS = 1.0
 """How long threads may take to end."""
@@ -266,14 +266,26 @@ def test_no_more_batches_are_made_than_are_kept(n_ahead: int) -> None:
 def test_the_batches_kept_stay_within_their_memory() -> None:
     feed = Feed(DATA, make(), n_ahead=50, max_bytes=6_000)
     sizes = [sum(value.nbytes for value in batch.values()) for batch in Feed(DATA, make())]
-    loop = iter(feed)
+    loop, most_ready = iter(feed), 0
     for n in range(1, len(sizes)):
         next(loop)
         assert becomes_true(lambda: feed.counters().n_ready > 0)
         time.sleep(0.005)
         n_ready = feed.counters().n_ready
         assert sum(sizes[n : n + n_ready]) <= 6_000
+        most_ready = max(most_ready, n_ready)
+    assert most_ready > 1  # What they may take is used.
     assert taken(Feed(DATA, make(), max_bytes=1).epochs(1)) == at_epoch(make(), 0)
+
+
+def test_a_data_set_that_gives_whole_batches_is_asked_for_them() -> None:
+    class Whole(Numbers):
+        def __getitems__(self, samples: list[int]) -> list[int]:
+            assert isinstance(samples, list)
+            return [-sample for sample in samples]
+
+    feed = Feed(Whole(len(SMALL)), make(), collate=lambda samples: {"samples": samples})
+    assert [batch["samples"] for batch in feed] == [[-i for i in batch] for batch in at_epoch(make(), 0)]
 
 
 def test_counters_count_what_was_delivered() -> None:
@@ -535,6 +547,31 @@ def test_a_loop_does_not_go_on_in_a_fork_and_a_new_one_does() -> None:
     )
     assert answers.get() == at_epoch(make(), 0)
     assert taken(loop) == at_epoch(make(), 0)[1:]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_plan_under_way_at_a_fork_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    feed, go_on, parent = Feed(DATA, make()), threading.Event(), os.getpid()
+    batches = feed.batch_sampler.schedule.batches
+
+    def slow_in_parent(epoch: int, *arguments: Any) -> Any:
+        if epoch == 1 and os.getpid() == parent:
+            go_on.wait(60)
+        return batches(epoch, *arguments)
+
+    monkeypatch.setattr(feed.batch_sampler.schedule, "batches", slow_in_parent)
+    loop = feed.epochs(2)
+    taken(loop, len(make()))  # Epoch 1 is being planned.
+    context = multiprocessing.get_context("fork")
+    answers = context.SimpleQueue()
+    child = context.Process(target=lambda: answers.put(len(taken(feed.epochs(2)))))
+    child.start()
+    child.join(20)
+    child.kill()
+    go_on.set()
+    assert child.exitcode == 0
+    assert answers.get() == len(taken(loop)) == len(make())
 
 
 def test_a_feed_pickles_and_its_loop_does_not() -> None:

@@ -340,3 +340,9 @@ def test_a_masked_length_is_missing() -> None:
     with pytest.raises(ValueError, match=r"^lengths\[1\] is missing; drop the sample or give its length$"):
         as_lengths(np.ma.array([5, 99_999, 7], mask=[False, True, False]))
     assert as_lengths(np.ma.array([5, 7])).tolist() == [5, 7]
+
+
+@pytest.mark.parametrize(("value", "kind"), [(2.5, "float"), (True, "bool"), (1j, "complex"), ("a", "str")])
+def test_objects_that_are_no_integers_are_named(value, kind):
+    with refused(TypeError, f"lengths[1] is a {kind}, not an integer; pass one length per sample"):
+        as_lengths(np.array([2**63, value], object))
