@@ -8,13 +8,14 @@ from bucketshuffle.plan import (
     ORDER_VERSION,
     EpochPlan,
     Planner,
-    Stats,
     pack_epoch,
 )
+from bucketshuffle.stats import DomainStats, Stats
 
 __all__ = [
     "DFLASH_BOUNDARIES",
     "ORDER_VERSION",
+    "DomainStats",
     "EpochPlan",
     "PlanOptions",
     "Planner",

@@ -29,7 +29,7 @@ def test_docstring_examples_are_true(name: str) -> None:
     assert doctest.testmod(load(name)).failed == 0
 
 
-@pytest.mark.parametrize(("page", "n_blocks"), [("README.md", 8), ("docs/feeding.md", 1)])
+@pytest.mark.parametrize(("page", "n_blocks"), [("README.md", 9), ("docs/feeding.md", 1)])
 def test_the_examples_of_a_page_run(page: str, n_blocks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)  # One of them saves a file.
