@@ -49,6 +49,7 @@ impl From<Error> for PyErr {
 
 /// One epoch of `lengths`; see `bucketshuffle.pack_epoch`.
 #[pyfunction]
+#[allow(clippy::too_many_arguments, reason = "those of the Python function")]
 #[pyo3(signature = (lengths, admitted, domains, names, seed, epoch, **options))]
 fn pack_epoch<'py>(
     py: Python<'py>,
@@ -132,10 +133,10 @@ impl PyPlanner {
     #[getter]
     fn multiples(&self) -> Vec<u64> {
         let options = self.0.options();
-        match options.fields.is_empty() {
-            true => vec![options.cost.pad_to_multiple_of],
-            false => options.fields.iter().map(|field| field.pad_to_multiple_of).collect(),
+        if options.fields.is_empty() {
+            return vec![options.cost.pad_to_multiple_of];
         }
+        options.fields.iter().map(|field| field.pad_to_multiple_of).collect()
     }
 
     fn n_batches(&self, py: Python<'_>) -> PyResult<usize> {
@@ -212,6 +213,7 @@ fn planner(
 }
 
 /// `[n_samples, n_fields]`: a copy of the lengths of several fields.
+#[allow(clippy::cast_lossless, clippy::cast_sign_loss, reason = "one expression for all types")]
 fn copy_fields(array: &Bound<'_, PyUntypedArray>, fields: &[Field]) -> PyResult<Vec<u32>> {
     macro_rules! copy_first_of {
         ($($integer:ty),*) => {

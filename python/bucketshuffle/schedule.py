@@ -251,8 +251,7 @@ class Schedule:
         identity |= {"n_samples": len(self.lengths), "lengths": _digest(self.lengths)}
         if self.loss_tokens is not None:
             identity |= {"loss_tokens": _digest(self.loss_tokens), "min_loss_tokens": self.min_loss_tokens}
-        if self.domains is not None:
-            identity["domains"] = _digest(self.domains)
+        identity |= {} if self.domains is None else {"domains": _digest(self.domains)}
         for name, value in self.options.items():
             if name != "threads":
                 identity[name] = _identity_of(value)
@@ -317,8 +316,7 @@ class Schedule:
         return self._own_planner if own else self._planner_of(arrangement)
 
     def _planner_of(self, arrangement: Arrangement) -> Planner:
-        window, align_ranks, _ = arrangement
-        names = self.field_names
+        (window, align_ranks, _), names = arrangement, self.field_names
         return Planner(
             self.lengths if names is None else dict(zip(names, self.lengths.T, strict=True)),
             admitted=self._admitted,

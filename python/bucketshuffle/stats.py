@@ -90,7 +90,7 @@ class DomainStats(NamedTuple):
         real_tokens: int,
     ) -> DomainStats:
         """Returns those of the batches `mine`, [n_batches], among batches of `sizes`, [n_batches]."""
-        padded_tokens = sum(
-            size * tokens for size, tokens in zip(sizes[mine].tolist(), row_tokens[mine].tolist(), strict=True)
-        )
+        # Python's integers, since data sets may have 2^63 tokens and more.
+        batches = zip(sizes[mine].tolist(), row_tokens[mine].tolist(), strict=True)
+        padded_tokens = sum(size * tokens for size, tokens in batches)
         return cls(int(sizes[mine].sum()), int(mine.sum()), real_tokens, padded_tokens, padded_tokens / real_tokens)

@@ -131,7 +131,9 @@ fn parse_of_fields<T: Clone>(
     }
     if is_one {
         let value = parse(name, given)?;
-        fields.iter_mut().for_each(|field| set(field, value.clone()));
+        for field in fields.iter_mut() {
+            set(field, value.clone());
+        }
         return Ok(());
     }
     let (n_values, n_fields) = (given.len()?, fields.len());

@@ -182,8 +182,8 @@ def test_a_least_size_moves_the_last_batches_alone() -> None:
         ),
         (
             {"min_batch_size": 3, "token_budget": 40},
-            "min_batch_size = 3 cannot be kept: a batch holds 4 of the longest samples, fewer than 2 * min_batch_size - 1 "
-            "= 5; lower it, or raise token_budget or max_batch_size",
+            "min_batch_size = 3 cannot be kept: a batch holds 4 of the longest samples, fewer than 2 * min_batch_size "
+            "- 1 = 5; lower it, or raise token_budget or max_batch_size",
         ),
         (
             {"min_batch_size": 4},
