@@ -5,12 +5,15 @@
 //! bands that field's lengths in a batch differ less and the combined ones more; which width pads least is tried.
 use std::cmp::Reverse;
 
+use crate::bucket::Buckets;
 use crate::cells::leading;
 use crate::cost::CostModel;
 use crate::error::Result;
 use crate::fields::Fields;
 use crate::memory;
 use crate::pack::pack_fields;
+use crate::record::{Record, Records, with_records};
+use crate::rng::{self, Stage, Streams};
 use crate::threads::Check;
 
 /// Bands of more batches than this are not tried.
@@ -20,7 +23,7 @@ const MAX_BATCHES: usize = 1 << 8;
 const MIN_COUNTED: usize = 1 << 10;
 
 /// Of more samples than this, parts of the order are tried, which have as many samples together.
-pub(crate) const MAX_TRIED: usize = 1 << 17;
+const MAX_TRIED: usize = 1 << 17;
 const N_PARTS: usize = 1 << 3;
 
 /// By which field samples are ordered, in bands of how many batches.
@@ -153,4 +156,28 @@ impl<R: Copy> Scratch<R> {
         }
         Ok(())
     }
+}
+
+/// Chooses the bands of hard buckets from a pilot's order of each.
+pub(crate) fn choose_of_buckets(
+    fields: &mut Fields,
+    records: &Records,
+    buckets: &Buckets,
+    model: &CostModel,
+    check: Check<'_>,
+) -> Result<()> {
+    with_records!(records, records => {
+        let mut records = memory::copy(records)?;
+        let mut tried = memory::with_capacity(buckets.len())?;
+        let mut rest = &mut records[..];
+        for (i, ends) in buckets.starts.windows(2).enumerate() {
+            let (bucket, after) = rest.split_at_mut(ends[1] - ends[0]);
+            rng::shuffle(bucket, &mut Streams::of_pilot(0).open(Stage::Shuffle, i as u64), check)?;
+            tried.push(&bucket[..bucket.len().min(MAX_TRIED / buckets.len())]);
+            rest = after;
+        }
+        let row = |record: _| Record::index(record, buckets.index_bits);
+        fields.bands = Bands::choose(&tried, fields, row, model, check)?;
+    });
+    Ok(())
 }

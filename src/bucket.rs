@@ -78,6 +78,11 @@ pub(crate) struct Buckets {
 }
 
 impl Buckets {
+    /// One, without samples.
+    pub(crate) fn none() -> Self {
+        Self { starts: vec![0, 0], edges: vec![0, 0], index_bits: 0, longest_admissible: 0 }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.edges.len() - 1
     }

@@ -7,6 +7,8 @@ pub struct CostModel {
     pub token_budget: u64,
     /// How many samples a batch may hold at most.
     pub max_batch_size: Option<u64>,
+    /// How many samples a batch must hold at least.
+    pub min_batch_size: u64,
     /// Lengths are rounded up to a multiple of this many tokens.
     pub pad_to_multiple_of: u64,
     /// Lengths are rounded up to the next of these, ascending; empty: to a multiple alone. A longer sample is over-long.
@@ -87,6 +89,7 @@ mod tests {
         CostModel {
             token_budget: 100,
             max_batch_size: None,
+            min_batch_size: 1,
             pad_to_multiple_of: 8,
             padded_lengths: Vec::new(),
             per_sample: 2,

@@ -4,10 +4,11 @@ use std::ops::Range;
 use crate::bucket::Buckets;
 use crate::by_length::{ByLength, Position};
 use crate::error::Result;
+use crate::fields::Longest;
 use crate::memory;
 use crate::options::Options;
 use crate::order::order;
-use crate::pack::{Batch, Packed, alone, alone_of_fields, longest, pack, pack_fields, split};
+use crate::pack::{Batch, Packed, alone, alone_of_fields, even_tail, longest, pack, pack_fields, split};
 use crate::plan::{EpochPlan, Totals};
 use crate::planner::{NEVER, Planner, Samples, with_samples};
 use crate::record::{Record, Records, with_records};
@@ -42,6 +43,9 @@ impl Planner {
     /// `[n_samples]`.
     pub(crate) fn plan_to(&self, indices: &mut [i64], seed: u64, epoch: u64, check: Check<'_>) -> Result<EpochPlan> {
         let streams = Streams::of(seed, epoch);
+        if !self.domains.is_empty() {
+            return self.plan_domains_to(indices, streams, check);
+        }
         with_samples!(&self.samples, (records, buckets) => {
             let (records, packed) = self.draw(streams, check, |streams| {
                 let mut records = memory::copy(records)?;
@@ -52,9 +56,9 @@ impl Planner {
         }, samples => {
             let (mut positions, mut packed) =
                 self.draw(streams, check, |streams| self.pack_sorted(samples, streams, check))?;
-            let longest_of = |range: Range<usize>, _| self.longest_of(&positions[range], Position::get, |position| samples.length(position));
-            self.even_out(&mut packed, streams, longest_of, check)?;
-            self.measure_fields(&mut packed, &positions, Position::get, check)?;
+            let length = |position| samples.length(position);
+            let measure = |range: Range<usize>, _| self.measure(&positions[range], Position::get, length);
+            self.even_out(&mut packed, streams, measure, check)?;
             samples.to_indices(&mut positions, check)?;
             self.write(&positions, Position::get, packed, indices, streams, check)
         })
@@ -70,7 +74,7 @@ impl Planner {
         check: Check<'_>,
     ) -> Result<EpochPlan> {
         // Under a constant count the records may be needed again, in their old order.
-        if self.options.constant_count || !matches!(self.samples, Samples::InBuckets(..)) {
+        if self.options.constant_count || !self.domains.is_empty() || !matches!(self.samples, Samples::InBuckets(..)) {
             return self.plan_to(indices, seed, epoch, check);
         }
         let Samples::InBuckets(records, buckets) = &mut self.samples else { unreachable!("it was matched above") };
@@ -83,18 +87,19 @@ impl Planner {
         })
     }
 
-    /// The batches of a pilot epoch, in pack order.
-    pub(crate) fn pilot(&self, number: u64, check: Check<'_>) -> Result<Vec<Batch>> {
-        let streams = Streams::of_pilot(number);
-        let packed = with_samples!(&self.samples, (records, buckets) => {
+    /// The batches of a draw, in pack order.
+    pub(crate) fn packed(&self, streams: Streams, check: Check<'_>) -> Result<Packed> {
+        if !self.domains.is_empty() {
+            return Ok(self.draw_domains(streams, check)?.1);
+        }
+        Ok(with_samples!(&self.samples, (records, buckets) => {
             self.pack_buckets(&mut memory::copy(records)?, buckets, streams, check)?
-        }, samples => self.pack_sorted(samples, streams, check)?.1);
-        Ok(packed.batches)
+        }, samples => self.pack_sorted(samples, streams, check)?.1))
     }
 
     /// Draws the epoch until it needs no more batches than the constant count. This ends: the last attempt is in order of
     /// length, and no order needs fewer batches than that.
-    fn draw<T>(
+    pub(crate) fn draw<T>(
         &self,
         streams: Streams,
         check: Check<'_>,
@@ -107,48 +112,28 @@ impl Planner {
                 return Ok(drawn);
             }
         }
-        if self.fields.is_some() {
+        if !self.options.fields.is_empty() || self.model.min_batch_size > 1 {
             // No order is known to need the fewest batches, but a pilot needs no more than the count.
             return pack(Streams::of_pilot(0));
         }
         pack(Streams { attempt: N_ATTEMPTS, ..streams })
     }
 
-    /// `Batch::longest` and `Batch::largest` of some samples.
-    fn longest_of<R: Copy + Ord>(
+    /// `Batch::longest` and `Batch::largest` of some samples, and their longest in each field.
+    pub(crate) fn measure<R: Copy + Ord>(
         &self,
         samples: &[R],
         row: impl Fn(R) -> usize,
         length: impl Fn(R) -> u64,
-    ) -> (u64, u64) {
+    ) -> (u64, u64, Longest) {
         let largest = longest(samples).map_or(0, length);
-        let longest =
-            self.fields.as_ref().map(|fields| fields.combined(&fields.longest(samples.iter().map(|&it| row(it)))));
-        (longest.unwrap_or(largest), largest)
-    }
-
-    /// Finds the longest of each field anew where batches were split.
-    fn measure_fields<R: Copy>(
-        &self,
-        packed: &mut Packed,
-        samples: &[R],
-        row: impl Fn(R) -> usize,
-        check: Check<'_>,
-    ) -> Result<()> {
-        let Some(fields) = self.fields.as_ref().filter(|_| packed.n_splits > 0) else { return Ok(()) };
-        let mut longest = memory::with_capacity(packed.batches.len())?;
-        for (b, &Batch { start, n_samples, .. }) in packed.batches.iter().enumerate() {
-            if b % BETWEEN_CHECKS == 0 {
-                check()?;
-            }
-            longest.push(fields.longest(samples[start..start + n_samples].iter().map(|&sample| row(sample))));
-        }
-        packed.longest_of_fields = longest;
-        Ok(())
+        let Some(fields) = &self.fields else { return (largest, largest, Longest::default()) };
+        let of_fields = fields.longest(samples.iter().map(|&sample| row(sample)));
+        (fields.combined(&of_fields), largest, of_fields)
     }
 
     /// Shuffles the samples in order of length and packs them.
-    fn pack_sorted<P: Position>(
+    pub(crate) fn pack_sorted<P: Position>(
         &self,
         samples: &ByLength<P>,
         streams: Streams,
@@ -160,7 +145,7 @@ impl Planner {
     }
 
     /// Shuffles and packs the records bucket by bucket.
-    fn pack_buckets<R: Record>(
+    pub(crate) fn pack_buckets<R: Record>(
         &self,
         records: &mut [R],
         buckets: &Buckets,
@@ -187,14 +172,20 @@ impl Planner {
                 bucket.iter_mut().zip(keyed).for_each(|(record, (_, sorted))| *record = sorted);
             }
             let at = (i as i32, buckets.starts[i], buckets.top(i));
-            if let Some(fields) = &self.fields {
-                let row = |record: R| record.index(buckets.index_bits);
-                if let Some(bands) = fields.bands {
-                    bands.sort(bucket, fields, row, &self.model, check)?;
+            let row = |record: R| record.index(buckets.index_bits);
+            let length = |record: R| codec.length(record);
+            let mut packed = match &self.fields {
+                None => pack(bucket, length, at, &self.model, check)?,
+                Some(fields) => {
+                    if let Some(bands) = fields.bands {
+                        bands.sort(bucket, fields, row, &self.model, check)?;
+                    }
+                    pack_fields(bucket, fields, row, (at.0, at.1), &self.model, check)?
                 }
-                return Ok((i, pack_fields(bucket, fields, row, (at.0, at.1), &self.model, check)?));
-            }
-            Ok((i, pack(bucket, |record| codec.length(record), at, &self.model, check)?))
+            };
+            let measure = |range: Range<usize>| self.measure(&bucket[range], row, length);
+            even_tail(&mut packed, at.1, measure, &self.model);
+            Ok((i, packed))
         })?;
         of_buckets.sort_unstable_by_key(|&(i, _)| i);
         let mut packed = Packed::default();
@@ -221,30 +212,47 @@ impl Planner {
         check: Check<'_>,
     ) -> Result<EpochPlan> {
         let row = |record: R| record.index(buckets.index_bits);
-        let longest_of = |range: Range<usize>, bucket| {
-            self.longest_of(&records[range], row, |record| buckets.codec(bucket).length(record))
+        let measure = |range: Range<usize>, bucket| {
+            self.measure(&records[range], row, |record| buckets.codec(bucket).length(record))
         };
-        self.even_out(&mut packed, streams, longest_of, check)?;
-        self.measure_fields(&mut packed, records, row, check)?;
+        self.even_out(&mut packed, streams, measure, check)?;
         self.write(records, row, packed, indices, streams, check)
     }
 
-    /// Splits batches up to the constant count.
-    fn even_out(
+    /// Splits batches up to the constant count. `measure` as the method, of samples of one bucket.
+    pub(crate) fn even_out(
         &self,
         packed: &mut Packed,
         streams: Streams,
-        longest_of: impl Fn(Range<usize>, i32) -> (u64, u64),
+        measure: impl Fn(Range<usize>, i32) -> (u64, u64, Longest),
         check: Check<'_>,
     ) -> Result<()> {
-        if self.options.constant_count {
-            packed.n_splits = split(&mut packed.batches, self.n_batches_until(check)?, streams, longest_of, check)?;
+        if !self.options.constant_count {
+            return Ok(());
+        }
+        let least = 2 * usize::try_from(self.model.min_batch_size).unwrap_or(usize::MAX / 2);
+        let n_batches = (self.n_batches_until(check)?, least);
+        let longest_of = |range, bucket| {
+            let (longest, largest, _) = measure(range, bucket);
+            (longest, largest)
+        };
+        let n_splits = split(&mut packed.batches, n_batches, streams, longest_of, check)?;
+        packed.n_splits += n_splits;
+        if n_splits > 0 && !self.options.fields.is_empty() {
+            packed.longest_of_fields.clear();
+            for (b, batch) in packed.batches.iter().enumerate() {
+                if b % BETWEEN_CHECKS == 0 {
+                    check()?;
+                }
+                let range = batch.start..batch.start + batch.n_samples;
+                memory::push(&mut packed.longest_of_fields, measure(range, batch.bucket).2)?;
+            }
         }
         Ok(())
     }
 
     /// Orders the batches and writes them down.
-    fn write<R: Copy>(
+    pub(crate) fn write<R: Copy>(
         &self,
         samples: &[R],
         index: impl Fn(R) -> usize,
@@ -260,6 +268,8 @@ impl Planner {
             padded_lengths: memory::with_capacity(batches.len() * self.options.fields.len().max(1))?,
             costs: memory::with_capacity(batches.len())?,
             buckets: memory::with_capacity(batches.len())?,
+            domains: Vec::new(),
+            domain_tokens: memory::collect(self.domain_tokens())?,
             boundaries: memory::collect(self.boundaries.iter().map(|&edge| edge as i64))?,
             dropped: memory::collect(self.dropped.iter().map(|&index| index as i64))?,
             totals: Totals {
@@ -279,7 +289,7 @@ impl Planner {
                 check()?;
                 next_check = position + BETWEEN_CHECKS;
             }
-            let Batch { start, n_samples, longest, largest, bucket } = batches[i];
+            let Batch { start, n_samples, longest, largest, bucket, domain } = batches[i];
             let of_batch = &mut indices[position..position + n_samples];
             for (out, &sample) in of_batch.iter_mut().zip(&samples[start..start + n_samples]) {
                 *out = index(sample) as i64;
@@ -296,14 +306,20 @@ impl Planner {
             let row_tokens: i64 = plan.padded_lengths[first..].iter().sum();
             let cost = model.batch_cost(n_samples, longest);
             plan.costs.push(i64::try_from(cost).unwrap_or(i64::MAX));
-            plan.buckets.push(if bucket < 0 { bucket } else { self.bucket_of(largest) });
+            plan.buckets.push(if bucket < 0 { bucket } else { self.bucket_of(domain, largest) });
+            if !self.domains.is_empty() {
+                plan.domains.push(self.domains[domain as usize].value);
+            }
             plan.totals.padded_tokens += n_samples as u128 * row_tokens as u128;
             plan.totals.cost += cost;
         }
         Ok(plan)
     }
 
-    fn bucket_of(&self, length: u64) -> i32 {
-        self.boundaries[1..].partition_point(|&edge| edge < length) as i32
+    fn bucket_of(&self, domain: u32, length: u64) -> i32 {
+        let Some(domain) = self.domains.get(domain as usize) else {
+            return self.boundaries[1..].partition_point(|&edge| edge < length) as i32;
+        };
+        domain.first_edge as i32 + domain.planner.bucket_of(0, length)
     }
 }

@@ -209,6 +209,20 @@ pub enum Error {
         /// The number that the batch count must be a multiple of.
         window: u64,
     },
+    /// A least batch size that some batch cannot have.
+    MinBatchSize {
+        /// `min_batch_size`, samples.
+        min_batch_size: u64,
+        /// Why not, and the way out.
+        reason: String,
+    },
+    /// Domains of another number than the samples.
+    NumberOfDomains {
+        /// How many were passed.
+        n_domains: usize,
+        /// How many samples there are.
+        n_samples: usize,
+    },
     /// Memory that the system does not give.
     OutOfMemory {
         /// The size of the array that found no room.
@@ -359,6 +373,12 @@ impl fmt::Display for Error {
                 "constant_count with window = {window} asks for {n_batches} batches, more than the {n_samples} samples; \
                  lower window (in a sampler: world_size * accumulation_steps), or plan more samples"
             ),
+            Self::MinBatchSize { min_batch_size, reason } => {
+                write!(f, "min_batch_size = {min_batch_size} cannot be kept: {reason}")
+            }
+            Self::NumberOfDomains { n_domains, n_samples } => {
+                write!(f, "domains has {n_domains} entries, lengths has {n_samples}; pass one integer for each sample")
+            }
             Self::OutOfMemory { n_bytes } => write!(
                 f,
                 "there is no memory for an array of {n_bytes} bytes; free memory, or pass fewer samples at a time"

@@ -109,7 +109,7 @@ impl Field {
 #[derive(Clone, Debug)]
 pub(crate) struct Fields {
     /// `[n_fields]`.
-    fields: Vec<(CostModel, Weight)>,
+    models: Vec<(CostModel, Weight)>,
     combine: Combine,
     /// `[n_fields][longest + 1]`: what each length costs, where the longest is in the table.
     tables: Vec<Vec<u64>>,
@@ -143,13 +143,13 @@ impl Fields {
         let (n_fields, stride) = (models.len(), models.len().next_power_of_two());
         let lengths = if stride == n_fields { lengths } else { strided(&lengths, n_fields, stride)? };
         let (combine, tables) = (options.combine, Vec::new());
-        let mut fields = Self { fields: models, combine, tables, stride, lengths, bands: None };
+        let mut fields = Self { models, combine, tables, stride, lengths, bands: None };
         fields.tabulate()?;
         for (f, field) in options.fields.iter().enumerate() {
             if let Some(padded_lengths @ PaddedLengths::Count(_)) = &field.padded_lengths {
                 let histogram = fields.histogram(f, admitted, &options.cost)?;
-                let model = &fields.fields[f].0;
-                fields.fields[f].0.padded_lengths = padded_lengths.choose(&histogram, model, check)?;
+                let model = &fields.models[f].0;
+                fields.models[f].0.padded_lengths = padded_lengths.choose(&histogram, model, check)?;
             }
         }
         fields.tabulate()?;
@@ -180,13 +180,13 @@ impl Fields {
     }
 
     pub(crate) fn n_fields(&self) -> usize {
-        self.fields.len()
+        self.models.len()
     }
 
     /// `[n_fields]`, the lengths of one sample or position, tokens.
     #[inline]
     pub(crate) fn row(&self, row: usize) -> &[u32] {
-        &self.lengths[row * self.stride..][..self.fields.len()]
+        &self.lengths[row * self.stride..][..self.models.len()]
     }
 
     /// `[n_rows]`, where `S` is the stride.
@@ -196,17 +196,17 @@ impl Fields {
 
     /// Tokens of a row of field `f` in a batch whose longest has `length` tokens there.
     pub(crate) fn padded_length(&self, f: usize, length: u64) -> u64 {
-        self.fields[f].0.padded_length(length)
+        self.models[f].0.padded_length(length)
     }
 
     /// The padded lengths of field `f` that were given or chosen; empty: any.
     pub(crate) fn padded_lengths(&self, f: usize) -> &[u64] {
-        &self.fields[f].0.padded_lengths
+        &self.models[f].0.padded_lengths
     }
 
     #[cold]
     fn computed_cost(&self, f: usize, length: u64) -> u64 {
-        let (model, weight) = &self.fields[f];
+        let (model, weight) = &self.models[f];
         weight.of(model.sample_cost(length))
     }
 
@@ -256,7 +256,7 @@ impl Fields {
             check()?;
             combined.extend(rows.chunks_exact(self.stride).map(|row| self.combined(row)));
         }
-        let lists = self.fields.iter().map(|(model, _)| model.padded_lengths.last().copied().unwrap_or(MAX_LENGTH));
+        let lists = self.models.iter().map(|(model, _)| model.padded_lengths.last().copied().unwrap_or(MAX_LENGTH));
         let lists: Vec<u64> = memory::collect(lists)?;
         if lists.iter().any(|&list| list < MAX_LENGTH) {
             for (combined, row) in combined.iter_mut().zip(self.lengths.chunks_exact(self.stride)) {
@@ -266,7 +266,7 @@ impl Fields {
             }
         }
         // Even an empty row is padded where there are padded lengths.
-        if self.fields.iter().any(|(model, _)| !model.padded_lengths.is_empty()) {
+        if self.models.iter().any(|(model, _)| !model.padded_lengths.is_empty()) {
             for (i, combined) in combined.iter_mut().enumerate() {
                 *combined = if self.tokens(i) == 0 { 0 } else { *combined };
             }
@@ -299,7 +299,7 @@ impl Fields {
         }
         let Some((index, n_overlong)) = matching(&|combined| combined > last) else { return Ok(()) };
         let row = self.row(index);
-        for (f, (model, _)) in self.fields.iter().enumerate() {
+        for (f, (model, _)) in self.models.iter().enumerate() {
             if let Some(&list_end) = model.padded_lengths.last().filter(|&&list_end| u64::from(row[f]) > list_end) {
                 let longest = (0..combined.len()).filter(|&i| is_admitted(i)).map(|i| self.row(i)[f]).max();
                 return Err(Error::BeyondPaddedLengths {

@@ -52,6 +52,7 @@ impl Default for Options {
             cost: CostModel {
                 token_budget: 131_072,
                 max_batch_size: None,
+                min_batch_size: 1,
                 pad_to_multiple_of: 1,
                 padded_lengths: Vec::new(),
                 per_sample: 0,
@@ -80,10 +81,16 @@ impl Options {
     /// Names the first option that is out of range or contradicts another.
     pub fn validate(&self) -> Result<()> {
         const MAX: u64 = i64::MAX as u64;
-        let CostModel { token_budget, max_batch_size, pad_to_multiple_of, per_sample, quadratic_length, .. } =
-            self.cost;
+        let CostModel { token_budget, max_batch_size, min_batch_size, pad_to_multiple_of, .. } = self.cost;
+        let CostModel { per_sample, quadratic_length, .. } = self.cost;
         check_range("token_budget", Some(token_budget), 1, MAX)?;
         check_range("max_batch_size", max_batch_size, 1, MAX)?;
+        check_range("min_batch_size", Some(min_batch_size), 1, 1 << 32)?;
+        if min_batch_size > 1 && self.overlong == Overlong::Keep {
+            let reason =
+                "overlong = \"keep\" gives long samples a batch of their own; set overlong=\"drop\"".to_owned();
+            return Err(Error::MinBatchSize { min_batch_size, reason });
+        }
         check_range("pad_to_multiple_of", Some(pad_to_multiple_of), 1, MAX)?;
         check_range("per_sample", Some(per_sample), 0, MAX)?;
         check_range("quadratic_length", quadratic_length, 1, MAX)?;

@@ -11,7 +11,7 @@ use crate::threads::{BETWEEN_CHECKS, Check};
 /// With a window of one batch this is a plain shuffle. Otherwise the batches are sorted by length, cut into steps of
 /// `align_ranks` neighbours and the steps into `window / align_ranks` strata of equal count; every window takes one
 /// step of every stratum. Full batches all cost about the budget, so their cost says nothing of their length: the sort
-/// is by padded length first, and by cost where that is equal. What fills no step or no window comes last and is drawn
+/// is by padded length first, and by cost where that is equal. Each domain has strata of its own, as many as its share. What fills no step or no window comes last and is drawn
 /// from the whole range of lengths too.
 pub(crate) fn order(
     batches: &[Batch],
@@ -23,12 +23,12 @@ pub(crate) fn order(
     let [window, align_ranks] = [window, align_ranks].map(|n| usize::try_from(n).unwrap_or(usize::MAX));
     let mut sorted: Vec<usize> = memory::collect(0..batches.len())?;
     if window > 1 {
-        let key = |(i, &Batch { n_samples, longest, .. }): (usize, &Batch)| {
-            (model.padded_length(longest), model.batch_cost(n_samples, longest), i)
+        let key = |(i, &Batch { n_samples, longest, domain, .. }): (usize, &Batch)| {
+            (domain, model.padded_length(longest), model.batch_cost(n_samples, longest), i)
         };
         let mut keys = memory::collect(batches.iter().enumerate().map(key))?;
         keys.sort_unstable();
-        sorted.iter_mut().zip(keys).for_each(|(sorted, (_, _, i))| *sorted = i);
+        sorted.iter_mut().zip(keys).for_each(|(sorted, (.., i))| *sorted = i);
     }
     check()?;
     let mut rest_rng = streams.open(Stage::Rest, 0);

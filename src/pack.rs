@@ -20,6 +20,8 @@ pub(crate) struct Batch {
     pub largest: u64,
     /// The bucket; -1 for an over-long sample that is kept.
     pub bucket: i32,
+    /// The number of the domain; 0 without domains.
+    pub domain: u32,
 }
 
 /// Why batches ended where they did.
@@ -84,7 +86,7 @@ pub(crate) fn pack<R: Copy + Ord>(
         }
         let n_samples = end - start;
         let longest = length(longest);
-        let batch = Batch { start: start_of_bucket + start, n_samples, longest, largest: longest, bucket };
+        let batch = Batch { start: start_of_bucket + start, n_samples, longest, largest: longest, bucket, domain: 0 };
         memory::push(&mut packed.batches, batch)?;
         start = end;
     }
@@ -151,14 +153,60 @@ fn pack_rows<R: Copy + Ord, const S: usize>(
         }
         let largest = samples[start..end].iter().copied().fold(samples[start], R::max);
         let largest = fields.combined(&rows[row(largest)]);
-        let batch =
-            Batch { start: start_of_bucket + start, n_samples: end - start, longest: together, largest, bucket };
+        let batch = Batch {
+            start: start_of_bucket + start,
+            n_samples: end - start,
+            longest: together,
+            largest,
+            bucket,
+            domain: 0,
+        };
         memory::push(&mut packed.batches, batch)?;
         memory::push(&mut packed.longest_of_fields, with_zeros(longest))?;
         start = end;
     }
     packed.closed.by_bucket_end += u64::from(!samples.is_empty());
     Ok(packed)
+}
+
+/// Evens the last batch of a run out with the one before it, where it has fewer than `min_batch_size` samples: both become
+/// as few equal parts as the budget allows. `longest` tells `Batch::longest` and `Batch::largest` of samples, counted from
+/// `start_of_run`, and their longest in each field.
+pub(crate) fn even_tail(
+    packed: &mut Packed,
+    start_of_run: usize,
+    longest: impl Fn(Range<usize>) -> (u64, u64, Longest),
+    model: &CostModel,
+) {
+    let [.., before, last] = packed.batches[..] else { return };
+    if last.n_samples as u64 >= model.min_batch_size {
+        return;
+    }
+    let (start, n_samples) = (before.start, before.n_samples + last.n_samples);
+    let measure = |start: usize, end: usize| longest(start - start_of_run..end - start_of_run);
+    let cap = model.cap(measure(start, start + n_samples).0);
+    // Both batches held one sample or more, and `Planner::of` has seen that the longest one fits more often than that.
+    let n_parts = n_samples.div_ceil(cap);
+    if n_parts == 1 {
+        let (with_next, ..) = measure(start, last.start + 1);
+        if before.n_samples as u64 + 1 > model.budget_cap(with_next) {
+            packed.closed.by_budget -= 1;
+        } else {
+            packed.closed.by_max_batch_size -= 1;
+        }
+    }
+    packed.n_splits += n_parts.saturating_sub(2) as u64;
+    packed.batches.truncate(packed.batches.len() - 2);
+    let of_fields = !packed.longest_of_fields.is_empty();
+    packed.longest_of_fields.truncate(packed.batches.len());
+    for part in 0..n_parts {
+        let (from, to) = (start + n_samples * part / n_parts, start + n_samples * (part + 1) / n_parts);
+        let (longest, largest, longest_of_fields) = measure(from, to);
+        packed.batches.push(Batch { start: from, n_samples: to - from, longest, largest, ..last });
+        if of_fields {
+            packed.longest_of_fields.push(longest_of_fields);
+        }
+    }
 }
 
 /// The largest of the samples; `None` where there is none.
@@ -193,7 +241,7 @@ impl Packed {
 
 /// The kept over-long samples, each in a batch of its own.
 pub(crate) fn alone(lengths: impl Iterator<Item = u64>, start: usize) -> Result<Packed> {
-    let batch = |(start, longest)| Batch { start, n_samples: 1, longest, largest: longest, bucket: -1 };
+    let batch = |(start, longest)| Batch { start, n_samples: 1, longest, largest: longest, bucket: -1, domain: 0 };
     let batches = memory::collect((start..).zip(lengths).map(batch))?;
     let by_budget = batches.len() as u64;
     Ok(Packed { batches, closed: Closed { by_budget, ..Closed::default() }, ..Packed::default() })
@@ -207,13 +255,13 @@ pub(crate) fn alone_of_fields(fields: &Fields, rows: impl Iterator<Item = usize>
     Ok(Packed { longest_of_fields, ..packed })
 }
 
-/// Splits batches until there are `n_batches`: in every round a random choice of those with two samples or more, each
-/// into halves, so that no length is favoured. Ends early where every batch is down to one sample. `longest` tells
+/// Splits batches until there are `n_batches`: in every round a random choice of those with `least` samples or more, each
+/// into halves, so that no length is favoured. Ends early where every batch is smaller. `longest` tells
 /// `Batch::longest` and `Batch::largest` of the samples at some positions, which are all of one bucket. Returns how many
 /// batches it has added.
 pub(crate) fn split(
     batches: &mut Vec<Batch>,
-    n_batches: usize,
+    (n_batches, least): (usize, usize),
     streams: Streams,
     longest: impl Fn(Range<usize>, i32) -> (u64, u64),
     check: Check<'_>,
@@ -221,7 +269,7 @@ pub(crate) fn split(
     let n_packed = batches.len();
     for round in 0.. {
         let missing = n_batches.saturating_sub(batches.len());
-        let mut chosen: Vec<usize> = memory::collect((0..batches.len()).filter(|&i| batches[i].n_samples >= 2))?;
+        let mut chosen: Vec<usize> = memory::collect((0..batches.len()).filter(|&i| batches[i].n_samples >= least))?;
         if missing == 0 || chosen.is_empty() {
             break;
         }
@@ -229,9 +277,9 @@ pub(crate) fn split(
         chosen.truncate(missing);
         chosen.sort_unstable();
         let mut chosen = chosen.into_iter().peekable();
-        let part = |start: usize, n_samples: usize, bucket: i32| {
-            let (longest, largest) = longest(start..start + n_samples, bucket);
-            Batch { start, n_samples, longest, largest, bucket }
+        let part = |start: usize, n_samples: usize, batch: Batch| {
+            let (longest, largest) = longest(start..start + n_samples, batch.bucket);
+            Batch { start, n_samples, longest, largest, ..batch }
         };
         let mut parts = memory::with_capacity(batches.len() + chosen.len())?;
         for (i, &batch) in batches.iter().enumerate() {
@@ -239,10 +287,10 @@ pub(crate) fn split(
                 parts.push(batch);
                 continue;
             }
-            let Batch { start, n_samples, bucket, .. } = batch;
+            let Batch { start, n_samples, .. } = batch;
             let n_second = n_samples / 2;
             let n_first = n_samples - n_second;
-            parts.extend([part(start, n_first, bucket), part(start + n_first, n_second, bucket)]);
+            parts.extend([part(start, n_first, batch), part(start + n_first, n_second, batch)]);
         }
         *batches = parts;
     }
@@ -278,7 +326,7 @@ mod tests {
                     }
                 }
                 let (longest, largest) = (length, length);
-                expected.push(Batch { start: start + i, n_samples: 1, longest, largest, bucket: 7 });
+                expected.push(Batch { start: start + i, n_samples: 1, longest, largest, bucket: 7, domain: 0 });
             }
             closed.by_bucket_end += u64::from(!lengths.is_empty());
             let packed = pack(&lengths, |length| length, (7, start, 40), &model, &|| Ok(())).unwrap();

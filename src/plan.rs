@@ -21,7 +21,12 @@ pub struct EpochPlan {
     pub costs: Vec<i64>,
     /// `[n_batches]`, the bucket that holds the largest sample of each batch; -1: an over-long sample, kept.
     pub buckets: Vec<i32>,
-    /// `[n_buckets + 1]`, edges: bucket `i` holds `boundaries[i] < length <= boundaries[i + 1]`.
+    /// `[n_batches]`, the domain of each batch; empty without domains.
+    pub domains: Vec<i64>,
+    /// The value of each domain, ascending, and the tokens of its samples.
+    pub domain_tokens: Vec<(i64, u128)>,
+    /// `[n_buckets + 1]`, edges: bucket `i` holds `boundaries[i] < length <= boundaries[i + 1]`. The
+    /// edges of several domains stand one after the other.
     pub boundaries: Vec<i64>,
     /// `[n_dropped]`, the samples left out, ascending.
     pub dropped: Vec<i64>,

@@ -2,19 +2,20 @@
 use std::sync::OnceLock;
 
 use crate::admission::{Census, Selection};
-use crate::bands::{Bands, MAX_TRIED};
+use crate::bands;
 use crate::boundaries;
 use crate::bucket::{self, Boundaries, Buckets};
 use crate::by_length::ByLength;
 use crate::cost::CostModel;
+use crate::domains::{AnyLengths, Domain};
 use crate::error::{Error, Result};
 use crate::fields::{Fields, MAX_FIELDS};
 use crate::lengths::{Length, Lengths};
 use crate::memory;
 use crate::options::{Options, Strategy};
 use crate::plan::EpochPlan;
-use crate::record::{Record, Records, with_records};
-use crate::rng::{self, N_PILOTS, Stage, Streams};
+use crate::record::{Records, with_records};
+use crate::rng::{N_PILOTS, Streams};
 use crate::shapes::PaddedLengths;
 use crate::sorted::sorted;
 use crate::threads::Check;
@@ -32,6 +33,8 @@ pub struct Planner {
     pub(crate) dropped: Vec<usize>,
     pub(crate) dropped_tokens: u128,
     pub(crate) real_tokens: u128,
+    /// The planners of the domains, ascending; empty without domains. They have the samples then.
+    pub(crate) domains: Vec<Domain>,
     /// See [`Planner::n_packed_batches`]; counted when first asked for.
     n_packed: OnceLock<usize>,
 }
@@ -83,7 +86,7 @@ impl Planner {
         admitted: Option<&[bool]>,
         options: Options,
     ) -> Result<Self> {
-        Self::until(NEVER, lengths.into(), admitted, options)
+        Self::until(NEVER, lengths.into(), admitted, None, options)
     }
 
     /// Like `of_admitted`, for samples with as many lengths as `options` has fields: `[n_samples, n_fields]`.
@@ -92,7 +95,21 @@ impl Planner {
     ///
     /// As `of_admitted`, and for lengths that make no whole number of samples.
     pub fn of_fields(lengths: Vec<u32>, admitted: Option<&[bool]>, options: Options) -> Result<Self> {
-        Self::of_fields_until(NEVER, lengths, admitted, options)
+        Self::of_fields_until(NEVER, lengths, admitted, None, options)
+    }
+
+    /// Like `of_admitted`, for samples in `domains`, `[n_samples]`: no batch holds samples of two.
+    ///
+    /// # Errors
+    ///
+    /// As `of_admitted`, and for domains of another number than the samples.
+    pub fn of_domains<'a>(
+        lengths: impl Into<Lengths<'a>>,
+        admitted: Option<&[bool]>,
+        domains: &[i64],
+        options: Options,
+    ) -> Result<Self> {
+        Self::until(NEVER, lengths.into(), admitted, Some(domains), options)
     }
 
     /// Like `of_admitted`, until `check` returns an error.
@@ -100,6 +117,7 @@ impl Planner {
         check: Check<'_>,
         lengths: Lengths<'_>,
         admitted: Option<&[bool]>,
+        domains: Option<&[i64]>,
         options: Options,
     ) -> Result<Self> {
         options.validate()?;
@@ -111,7 +129,10 @@ impl Planner {
             Lengths::U32(lengths) => Self::of_selected(lengths, admitted, options, None, check),
             Lengths::U64(lengths) => Self::of_selected(lengths, admitted, options, None, check),
         }?;
-        planner.with_count(check)
+        match domains {
+            Some(domains) => planner.in_domains(AnyLengths::One(lengths), domains, check)?.with_count(check),
+            None => planner.with_count(check),
+        }
     }
 
     /// Like `of_fields`, until `check` returns an error.
@@ -119,6 +140,7 @@ impl Planner {
         check: Check<'_>,
         lengths: Vec<u32>,
         admitted: Option<&[bool]>,
+        domains: Option<&[i64]>,
         options: Options,
     ) -> Result<Self> {
         options.validate()?;
@@ -130,19 +152,30 @@ impl Planner {
             return Err(Error::NumberOfLengths { n_lengths, n_fields });
         }
         check_mask(admitted, n_lengths / n_fields)?;
+        let Some(domains) = domains else {
+            return Self::of_fields_selected(lengths, admitted, options, check)?.with_count(check);
+        };
+        let planner = Self::of_fields_selected(memory::copy(&lengths)?, admitted, options, check)?;
+        planner.in_domains(AnyLengths::Several(&lengths), domains, check)?.with_count(check)
+    }
+
+    pub(crate) fn of_fields_selected(
+        lengths: Vec<u32>,
+        admitted: Option<&[bool]>,
+        options: Options,
+        check: Check<'_>,
+    ) -> Result<Self> {
         let fields = Fields::new(lengths, admitted, &options, check)?;
         let combined = fields.combined_lengths(admitted, &options, check)?;
-        let planner = if combined.iter().all(|&length| u32::try_from(length).is_ok()) {
+        if combined.iter().all(|&length| u32::try_from(length).is_ok()) {
             let combined: Vec<u32> = memory::collect(combined.into_iter().map(|length| length as u32))?;
-            Self::of_selected(&combined, admitted, options, Some(fields), check)
-        } else {
-            Self::of_selected(&combined, admitted, options, Some(fields), check)
-        }?;
-        planner.with_count(check)
+            return Self::of_selected(&combined, admitted, options, Some(fields), check);
+        }
+        Self::of_selected(&combined, admitted, options, Some(fields), check)
     }
 
     /// Checks the constant count.
-    fn with_count(self, check: Check<'_>) -> Result<Self> {
+    pub(crate) fn with_count(self, check: Check<'_>) -> Result<Self> {
         let planner = self;
         if planner.options.constant_count {
             let (n_samples, window) = (planner.n_samples(), planner.options.window);
@@ -150,11 +183,19 @@ impl Planner {
             if n_batches > n_samples {
                 return Err(Error::TooFewSamples { n_samples, n_batches, window });
             }
+            let min_batch_size = planner.model.min_batch_size;
+            if min_batch_size > 1 && n_batches as u128 * 2 * u128::from(min_batch_size) > n_samples as u128 {
+                let reason = format!(
+                    "constant_count with window = {window} asks for {n_batches} batches, more than {n_samples} samples \
+                     make when halves hold as many; lower window (in a sampler: world_size * accumulation_steps)"
+                );
+                return Err(Error::MinBatchSize { min_batch_size, reason });
+            }
         }
         Ok(planner)
     }
 
-    fn of_selected<L: Length>(
+    pub(crate) fn of_selected<L: Length>(
         lengths: &[L],
         admitted: Option<&[bool]>,
         options: Options,
@@ -180,7 +221,7 @@ impl Planner {
         Ok(planner)
     }
 
-    fn of<L: Length>(
+    pub(crate) fn of<L: Length>(
         lengths: &[L],
         selection: &Selection,
         options: Options,
@@ -220,7 +261,7 @@ impl Planner {
                 if let Some(fields) = &mut fields {
                     left_out.tokens = fields.tokens_of(&left_out.samples);
                     if options.strategy == Strategy::Bucketed {
-                        choose_bands(fields, &records, &buckets, &model, check)?;
+                        bands::choose_of_buckets(fields, &records, &buckets, &model, check)?;
                     }
                 }
                 (Samples::InBuckets(records, buckets), edges, left_out)
@@ -234,7 +275,7 @@ impl Planner {
                 (Samples::SortedWide(samples), edges, left_out)
             }
         };
-        Ok(Self {
+        let planner = Self {
             options,
             model,
             samples,
@@ -243,13 +284,19 @@ impl Planner {
             real_tokens: tokens - left_out.tokens,
             dropped: left_out.samples,
             dropped_tokens: left_out.tokens,
+            domains: Vec::new(),
             n_packed: OnceLock::new(),
-        })
+        };
+        planner.check_min_batch_size()?;
+        Ok(planner)
     }
 
     /// How many samples every plan holds.
     #[must_use]
     pub fn n_samples(&self) -> usize {
+        if !self.domains.is_empty() {
+            return self.domains.iter().map(|domain| domain.planner.n_samples()).sum();
+        }
         with_samples!(&self.samples, (records, _buckets) => records.len(), samples => samples.n_samples())
     }
 
@@ -339,36 +386,12 @@ impl Planner {
         }
         let (mut least, mut most) = (usize::MAX, 0);
         for number in 0..N_PILOTS {
-            let n_batches = self.pilot(number, check)?.len();
+            let n_batches = self.packed(Streams::of_pilot(number), check)?.batches.len();
             (least, most) = (least.min(n_batches), most.max(n_batches));
         }
         let n_packed = if least == most { most } else { (most + most / 512).min(self.n_samples()) };
         Ok(*self.n_packed.get_or_init(|| n_packed))
     }
-}
-
-/// Chooses the bands of hard buckets from a pilot's order of each.
-fn choose_bands(
-    fields: &mut Fields,
-    records: &Records,
-    buckets: &Buckets,
-    model: &CostModel,
-    check: Check<'_>,
-) -> Result<()> {
-    with_records!(records, records => {
-        let mut records = memory::copy(records)?;
-        let mut tried = memory::with_capacity(buckets.len())?;
-        let mut rest = &mut records[..];
-        for (i, ends) in buckets.starts.windows(2).enumerate() {
-            let (bucket, after) = rest.split_at_mut(ends[1] - ends[0]);
-            rng::shuffle(bucket, &mut Streams::of_pilot(0).open(Stage::Shuffle, i as u64), check)?;
-            tried.push(&bucket[..bucket.len().min(MAX_TRIED / buckets.len())]);
-            rest = after;
-        }
-        let row = |record: _| Record::index(record, buckets.index_bits);
-        fields.bands = Bands::choose(&tried, fields, row, model, check)?;
-    });
-    Ok(())
 }
 
 fn check_mask(admitted: Option<&[bool]>, n_samples: usize) -> Result<()> {

@@ -49,18 +49,20 @@ impl From<Error> for PyErr {
 
 /// One epoch of `lengths`; see `bucketshuffle.pack_epoch`.
 #[pyfunction]
-#[pyo3(signature = (lengths, admitted, names, seed, epoch, **options))]
+#[allow(clippy::too_many_arguments, reason = "those of the Python function")]
+#[pyo3(signature = (lengths, admitted, domains, names, seed, epoch, **options))]
 fn pack_epoch<'py>(
     py: Python<'py>,
     lengths: &Bound<'py, PyUntypedArray>,
     admitted: Option<&Bound<'py, PyArray1<bool>>>,
+    domains: Option<&Bound<'_, PyArray1<i64>>>,
     names: Option<Vec<String>>,
     seed: &Bound<'py, PyAny>,
     epoch: &Bound<'py, PyAny>,
     options: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let (seed, epoch) = (seed_or_epoch("seed", seed)?, seed_or_epoch("epoch", epoch)?);
-    let planner = planner(py, lengths, admitted, names, options)?;
+    let planner = planner(py, lengths, admitted, domains, names, options)?;
     plan_into_numpy(py, planner.n_samples(), planner.n_fields(), |indices, check| {
         planner.into_plan_to(indices, seed, epoch, check)
     })
@@ -73,15 +75,16 @@ struct PyPlanner(Planner);
 #[pymethods]
 impl PyPlanner {
     #[new]
-    #[pyo3(signature = (lengths, admitted, names, **options))]
+    #[pyo3(signature = (lengths, admitted, domains, names, **options))]
     fn new(
         py: Python<'_>,
         lengths: &Bound<'_, PyUntypedArray>,
         admitted: Option<&Bound<'_, PyArray1<bool>>>,
+        domains: Option<&Bound<'_, PyArray1<i64>>>,
         names: Option<Vec<String>>,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
-        planner(py, lengths, admitted, names, options).map(Self)
+        planner(py, lengths, admitted, domains, names, options).map(Self)
     }
 
     fn plan<'py>(
@@ -130,10 +133,10 @@ impl PyPlanner {
     #[getter]
     fn multiples(&self) -> Vec<u64> {
         let options = self.0.options();
-        match options.fields.is_empty() {
-            true => vec![options.cost.pad_to_multiple_of],
-            false => options.fields.iter().map(|field| field.pad_to_multiple_of).collect(),
+        if options.fields.is_empty() {
+            return vec![options.cost.pad_to_multiple_of];
         }
+        options.fields.iter().map(|field| field.pad_to_multiple_of).collect()
     }
 
     fn n_batches(&self, py: Python<'_>) -> PyResult<usize> {
@@ -187,6 +190,7 @@ fn planner(
     py: Python<'_>,
     lengths: &Bound<'_, PyUntypedArray>,
     admitted: Option<&Bound<'_, PyArray1<bool>>>,
+    domains: Option<&Bound<'_, PyArray1<i64>>>,
     names: Option<Vec<String>>,
     options: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<Planner> {
@@ -194,15 +198,22 @@ fn planner(
     let names = names.map_or_else(|| vec![None; n_fields], |names| names.into_iter().map(Some).collect());
     let options = options::parse(options, names)?;
     let admitted = admitted.map(|mask| Ok::<_, PyErr>(memory::copy(mask.readonly().as_slice()?)?)).transpose()?;
+    let domains =
+        domains.map(|of_samples| Ok::<_, PyErr>(memory::copy(of_samples.readonly().as_slice()?)?)).transpose()?;
     if lengths.ndim() == 2 {
         let lengths = copy_fields(lengths, &options.fields)?;
-        return detached(py, move |check| Planner::of_fields_until(check, lengths, admitted.as_deref(), options));
+        return detached(py, move |check| {
+            Planner::of_fields_until(check, lengths, admitted.as_deref(), domains.as_deref(), options)
+        });
     }
     let lengths = OwnedLengths::copy(lengths)?;
-    detached(py, move |check| Planner::until(check, (&lengths).into(), admitted.as_deref(), options))
+    detached(py, move |check| {
+        Planner::until(check, (&lengths).into(), admitted.as_deref(), domains.as_deref(), options)
+    })
 }
 
 /// `[n_samples, n_fields]`: a copy of the lengths of several fields.
+#[allow(clippy::cast_lossless, clippy::cast_sign_loss, reason = "one expression for all types")]
 fn copy_fields(array: &Bound<'_, PyUntypedArray>, fields: &[Field]) -> PyResult<Vec<u32>> {
     macro_rules! copy_first_of {
         ($($integer:ty),*) => {
@@ -277,6 +288,12 @@ fn to_dict<'py>(
     }
     fields.set_item("costs", plan.costs.into_pyarray(py))?;
     fields.set_item("buckets", plan.buckets.into_pyarray(py))?;
+    if !plan.domains.is_empty() {
+        let tokens = PyDict::new(py);
+        plan.domain_tokens.into_iter().try_for_each(|(value, n_tokens)| tokens.set_item(value, n_tokens))?;
+        fields.set_item("_domain_tokens", tokens)?;
+        fields.set_item("domains", plan.domains.into_pyarray(py))?;
+    }
     fields.set_item("boundaries", plan.boundaries.into_pyarray(py))?;
     fields.set_item("dropped", plan.dropped.into_pyarray(py))?;
     fields.set_item("_totals", totals)?;

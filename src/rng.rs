@@ -47,13 +47,15 @@ pub struct Streams {
     pub is_pilot: bool,
     /// How often the epoch was drawn before.
     pub attempt: u64,
+    /// The number of the domain; 0 without domains.
+    pub domain: u64,
 }
 
 impl Streams {
     /// The streams of an epoch.
     #[must_use]
     pub fn of(seed: u64, epoch: u64) -> Self {
-        Self { seed, epoch, is_pilot: false, attempt: 0 }
+        Self { seed, epoch, is_pilot: false, attempt: 0, domain: 0 }
     }
 
     /// The streams of a pilot.
@@ -67,7 +69,7 @@ impl Streams {
     #[must_use]
     pub fn open(self, stage: Stage, index: u64) -> Generator {
         const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
-        let stage = stage as u64 + (self.attempt << 8) + (u64::from(self.is_pilot) << 16);
+        let stage = stage as u64 + (self.attempt << 8) + (u64::from(self.is_pilot) << 16) + (self.domain << 24);
         let hash = [self.seed, self.epoch, stage, index]
             .into_iter()
             .fold(0_u64, |h, word| mix((h ^ word).wrapping_add(GOLDEN)));

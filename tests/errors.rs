@@ -193,6 +193,7 @@ fn nothing_that_can_be_passed_panics() {
                             cost: CostModel {
                                 token_budget,
                                 max_batch_size: None,
+                                min_batch_size: 1,
                                 pad_to_multiple_of: multiple,
                                 padded_lengths: Vec::new(),
                                 per_sample: 1,

@@ -36,6 +36,7 @@ fn options() -> impl Generated<Value = Options> {
                 cost: CostModel {
                     token_budget,
                     max_batch_size,
+                    min_batch_size: 1,
                     pad_to_multiple_of,
                     padded_lengths: Vec::new(),
                     per_sample,

@@ -2,7 +2,7 @@
 
 from bucketshuffle._core import __version__
 from bucketshuffle.lengths import lengths_of
-from bucketshuffle.metrics import Metrics, Stats
+from bucketshuffle.metrics import Metrics
 from bucketshuffle.options import PlanOptions
 from bucketshuffle.plan import (
     DFLASH_BOUNDARIES,
@@ -11,10 +11,12 @@ from bucketshuffle.plan import (
     Planner,
     pack_epoch,
 )
+from bucketshuffle.stats import DomainStats, Stats
 
 __all__ = [
     "DFLASH_BOUNDARIES",
     "ORDER_VERSION",
+    "DomainStats",
     "EpochPlan",
     "Metrics",
     "PlanOptions",

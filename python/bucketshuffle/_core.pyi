@@ -17,6 +17,7 @@ DFLASH_BOUNDARIES: list[int]
 def pack_epoch(
     lengths: npt.NDArray[np.integer[Any]],
     admitted: npt.NDArray[np.bool_] | None,
+    domains: npt.NDArray[np.int64] | None,
     names: Sequence[str] | None,
     seed: int,
     epoch: int,
@@ -32,6 +33,7 @@ class Planner:
         cls,
         lengths: npt.NDArray[np.integer[Any]],
         admitted: npt.NDArray[np.bool_] | None,
+        domains: npt.NDArray[np.int64] | None,
         names: Sequence[str] | None,
         **options: Unpack[PlanOptions],
     ) -> Planner: ...

@@ -29,10 +29,13 @@ class Batches:
     buckets: npt.NDArray[np.int32]
     """[n_batches], int32: the bucket; -1: an over-long sample, kept by itself."""
 
+    domains: npt.NDArray[np.int64] | None = None
+    """[n_batches], int64: the domain; None without domains."""
+
     @classmethod
     def of(cls, plan: EpochPlan) -> Batches:
         """Returns the batches of a plan, in its order."""
-        return cls(plan.indices, plan.offsets, plan.padded_lengths, plan.costs, plan.buckets)
+        return cls(plan.indices, plan.offsets, plan.padded_lengths, plan.costs, plan.buckets, plan.domains)
 
     def __len__(self) -> int:
         return len(self.padded_lengths)
@@ -79,7 +82,9 @@ class Batches:
         n_strata = window // align_ranks
         batch_of = np.arange(len(self)).reshape(-1, align_ranks)  # [n_steps, align_ranks]
         step_weights = weights[batch_of].sum(1)
-        sorted_steps = np.lexsort((self.costs[batch_of].max(1), self.row_tokens[batch_of].max(1)))
+        # Only steps of one domain change places, but for the few at its ends.
+        keys = [self.costs[batch_of].max(1), self.row_tokens[batch_of].max(1)]
+        sorted_steps = np.lexsort(keys if self.domains is None else [*keys, self.domains[batch_of].max(1)])
         by_window = sorted_steps[np.argsort(sorted_steps // n_strata, kind="stable")]
         strata = by_window.reshape(-1, n_strata).T  # [n_strata, n_windows]: the step of each window
         first, *others = strata[np.argsort(-np.ptp(step_weights[strata], axis=1), kind="stable")]
@@ -97,7 +102,8 @@ class Batches:
         offsets = np.concatenate([[0], np.cumsum(sizes)])
         moved = np.repeat(self.offsets[order] - offsets[:-1], sizes)
         indices = self.indices[moved + np.arange(len(self.indices))]
-        return Batches(indices, offsets, self.padded_lengths[order], self.costs[order], self.buckets[order])
+        domains = None if self.domains is None else self.domains[order]
+        return Batches(indices, offsets, self.padded_lengths[order], self.costs[order], self.buckets[order], domains)
 
     def divided(self, n_done: int, multiple: int, lengths: npt.NDArray[np.integer[Any]], planner: Planner) -> Batches:
         """Returns the same samples with the batches from `n_done` on divided until their number is a multiple of
@@ -133,6 +139,7 @@ class Batches:
             np.concatenate([self.padded_lengths[:n_done], planner.padded_length(longest)]),
             np.concatenate([self.costs[:n_done], planner.batch_cost(ends - starts, longest)]),
             np.concatenate([self.buckets[:n_done], self.buckets[n_done:][batch_of]]),
+            None if self.domains is None else np.concatenate([self.domains[:n_done], self.domains[n_done:][batch_of]]),
         )
 
 

@@ -1,4 +1,4 @@
-"""Lengths for the planner where samples may have several, and the mask of samples that are admitted."""
+"""Lengths for the planner where samples may have several, their domains, and the mask of those that are admitted."""
 
 from __future__ import annotations
 
@@ -84,3 +84,17 @@ def as_mask(admitted: Any) -> npt.NDArray[np.bool_] | None:
             "loss_tokens >= 1"
         )
     return np.ascontiguousarray(mask)
+
+
+def as_domains(domains: Any) -> npt.NDArray[np.int64] | None:
+    """Returns `domains`, `[n_samples]`, as contiguous int64; None as it is.
+
+    Raises:
+        TypeError, ValueError: as `as_lengths`, under its own name; integers beyond int64.
+    """
+    if domains is None:
+        return None
+    try:
+        return np.ascontiguousarray(as_int64(as_lengths(domains)))
+    except (TypeError, ValueError) as error:
+        raise type(error)(str(error).replace("lengths", "domains", 1)) from None

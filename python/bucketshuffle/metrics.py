@@ -23,68 +23,6 @@ _DENSE = 8  # distinct lengths for each sample of a window above which sorting t
 
 
 @dataclasses.dataclass(frozen=True)
-class Stats:
-    """Totals of a plan. Tokens are counted as the budget counts them: padded, over all samples of a batch."""
-
-    n_samples: int
-    """Samples in the plan."""
-    n_batches: int
-    """Batches in the plan."""
-    real_tokens: int
-    """Tokens of all planned samples."""
-    padded_tokens: int
-    """`B * L`, summed over the batches and over the fields."""
-    cost: int
-    """Cost of all batches under the cost model, tokens; `padded_tokens` unless the model has more terms."""
-    budget_tokens: int
-    """`n_batches * token_budget`."""
-    padding_ratio: float
-    """`padded_tokens / real_tokens`; 1.0 for an empty plan."""
-    fill: float
-    """`cost / budget_tokens`; 0.0 for an empty plan."""
-    n_shapes: int
-    """Distinct shapes `(B, L)`; with several fields, of all their `L` together."""
-    n_dropped: int
-    """Samples left out."""
-    dropped_tokens: int
-    """Tokens of the samples left out."""
-    closed_by_budget: int
-    """Batches that one more sample would have taken over `token_budget`."""
-    closed_by_max_batch_size: int
-    """Batches that one more sample would have taken over `max_batch_size` alone."""
-    closed_by_bucket_end: int
-    """Batches that ended with their bucket."""
-    n_splits: int
-    """Batches added by splitting, for `constant_count`."""
-    window: int
-    """Batches of a window: the option."""
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """A sentence for every figure that is worth a change of the options."""
-        notes = []
-        n_packed = self.n_batches - self.n_splits
-        if self.n_splits > max(1, 0.05 * n_packed):
-            notes.append(
-                f"constant_count splits {n_packed:,} batches into {self.n_batches:,}, a multiple of window = "
-                f"{self.window:,}: they fill {self.fill:.0%} of token_budget and pad {self.padding_ratio - 1:.1%}; "
-                "lower window (in a sampler: world_size * accumulation_steps) or token_budget"
-            )
-        if self.window > self.n_batches > 0:
-            notes.append(
-                f"window = {self.window:,} exceeds the {self.n_batches:,} batches of the epoch, which come in random "
-                "order; lower window or token_budget"
-            )
-        return tuple(notes)
-
-
-COMPUTED = frozenset({"n_samples", "n_batches", "padding_ratio", "fill", "n_shapes", "n_dropped"})
-"""The figures of `Stats` that the arrays of a plan tell."""
-TOTALS = frozenset(field.name for field in dataclasses.fields(Stats)) - COMPUTED
-"""The figures of `Stats` that they do not tell."""
-
-
-@dataclasses.dataclass(frozen=True)
 class Metrics:
     """The figures that say whether a plan is good: of one plan, or the means over the plans of some epochs."""
 

@@ -29,6 +29,7 @@ class BatchOptions(TypedDict, total=False):
 
     token_budget: int
     max_batch_size: int | None
+    min_batch_size: int
     boundaries: Literal["auto"] | int | _Integers
     repeat_weight: float
     padding_target: float | None

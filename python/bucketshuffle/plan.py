@@ -13,11 +13,12 @@ import numpy.typing as npt
 
 from bucketshuffle import _core
 from bucketshuffle.data.plan_file import read_plan, write_plan
-from bucketshuffle.fields import as_fields, as_mask
-from bucketshuffle.metrics import TOTALS, Metrics, Stats, of_epochs, pairs_repeated
+from bucketshuffle.fields import as_domains, as_fields, as_mask
+from bucketshuffle.metrics import Metrics, of_epochs, pairs_repeated
 from bucketshuffle.notebook import html_table
 from bucketshuffle.options import PlanOptions, shows_options
 from bucketshuffle.shapes import n_shapes, row_tokens
+from bucketshuffle.stats import TOTALS, DomainStats, Stats
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -31,7 +32,13 @@ ORDER_VERSION: int = _core.ORDER_VERSION
 
 @shows_options(PlanOptions)
 def pack_epoch(
-    lengths: Any, seed: int, *, epoch: int = 0, admitted: Any = None, **options: Unpack[PlanOptions]
+    lengths: Any,
+    seed: int,
+    *,
+    epoch: int = 0,
+    admitted: Any = None,
+    domains: Any = None,
+    **options: Unpack[PlanOptions],
 ) -> EpochPlan:
     """Returns one epoch of padded batches: brought together by length, shuffled, packed under a token budget, in mixed
     order.
@@ -47,9 +54,14 @@ def pack_epoch(
         epoch: in [0, 2^64). Every epoch has other batches in another order.
         admitted: [n_samples], bool. Samples that are False are left out and reported in `EpochPlan.dropped`, whatever
             their lengths. None admits all.
+        domains: [n_samples], integer: the task, language or source of each sample. No batch holds two; each has buckets
+            of its own, and every window draws from all by their share. (The groups of a `PadCollator` are of keys.)
         token_budget: what a batch may cost, in padded tokens: samples times the longest of them. Only a kept over-long
             sample exceeds it.
         max_batch_size: samples a batch may hold. None: no limit.
+        min_batch_size: samples a batch holds at least, for losses that compare samples. The last batch of a bucket is
+            evened out with the one before it. The longest samples must fit `2 * min_batch_size - 1` times. A rest that
+            is divided on other ranks may have smaller batches.
         boundaries: "auto": soft buckets, found from the lengths; samples of neighbouring lengths mix, further where
             that costs little. An integer in [1, 4096]: that many hard buckets, the best ones. Ascending edges, such as
             `DFLASH_BOUNDARIES`: bucket `i` holds `boundaries[i] < length <= boundaries[i + 1]`, in every epoch.
@@ -102,7 +114,7 @@ def pack_epoch(
         ([0, 1, 2, 3, 4, 5], 3)
     """
     values, names = as_fields(lengths)
-    fields = _core.pack_epoch(values, as_mask(admitted), names, seed, epoch, **options)
+    fields = _core.pack_epoch(values, as_mask(admitted), as_domains(domains), names, seed, epoch, **options)
     return EpochPlan._from_core(fields, seed, epoch, names)
 
 
@@ -111,7 +123,7 @@ class Planner:
 
     Args:
         lengths: [n_samples], tokens per sample, as for `pack_epoch`.
-        admitted: [n_samples], bool, as for `pack_epoch`.
+        admitted, domains: [n_samples], as for `pack_epoch`.
         options: those of `pack_epoch`.
 
     Raises:
@@ -125,16 +137,19 @@ class Planner:
     """
 
     @shows_options(PlanOptions)
-    def __init__(self, lengths: Any, *, admitted: Any = None, **options: Unpack[PlanOptions]) -> None:
-        (values, self._names), mask = as_fields(lengths), as_mask(admitted)
-        self._core = _core.Planner(values, mask, self._names, **options)
+    def __init__(
+        self, lengths: Any, *, admitted: Any = None, domains: Any = None, **options: Unpack[PlanOptions]
+    ) -> None:
+        (values, self._names), mask, of_samples = as_fields(lengths), as_mask(admitted), as_domains(domains)
+        self._core = _core.Planner(values, mask, of_samples, self._names, **options)
         # Its own copies, in few bytes, for pickling.
         self._lengths = values.astype(np.min_scalar_type(values.max(initial=0)))
         self._admitted = None if mask is None else mask.copy()
+        self._domains = None if of_samples is None else of_samples.copy()
 
     def __reduce__(self) -> tuple[Any, ...]:
         lengths = self._lengths if self._names is None else dict(zip(self._names, self._lengths.T, strict=True))
-        return _planner, (lengths, self._admitted, self.options)
+        return _planner, (lengths, self._admitted, self._domains, self.options)
 
     def __repr__(self) -> str:
         defaults: dict[str, Any] = {**_core.DEFAULTS}
@@ -210,8 +225,8 @@ class Planner:
         return self._core.n_packed_batches()
 
 
-def _planner(lengths: Any, admitted: Any, options: PlanOptions) -> Planner:
-    return Planner(lengths, admitted=admitted, **options)
+def _planner(lengths: Any, admitted: Any, domains: Any, options: PlanOptions) -> Planner:
+    return Planner(lengths, admitted=admitted, domains=domains, **options)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -248,6 +263,11 @@ class EpochPlan:
     """The totals of `stats` that the arrays do not tell."""
     field_names: tuple[str, ...] | None = None
     """The names of several fields, in the order of `padded_lengths`, where a mapping of lengths gave them."""
+    domains: npt.NDArray[np.int64] | None = None
+    """[n_batches], int64: the domain of each batch; None without domains. Then `boundaries` holds the edges of one
+    domain after the other, in ascending order of domains."""
+    _domain_tokens: dict[int, int] | None = dataclasses.field(default=None, repr=False)
+    """Tokens of the samples of each domain."""
 
     def __post_init__(self) -> None:
         for array in self._arrays().values():
@@ -358,6 +378,16 @@ class EpochPlan:
             return figures
         return dataclasses.replace(figures, pairs_repeated=pairs_repeated(self, next_plan))
 
+    @property
+    def domain_stats(self) -> dict[int, DomainStats]:
+        """The figures of each domain; empty without domains."""
+        if self.domains is None or self._domain_tokens is None:
+            return {}
+        return {
+            value: DomainStats.of(self.domains == value, np.diff(self.offsets), self.row_tokens, real_tokens)
+            for value, real_tokens in self._domain_tokens.items()
+        }
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the plan to `path` as an `.npz` file; `path` then holds either all of it or what it held before.
 
@@ -368,6 +398,8 @@ class EpochPlan:
         scalars = {"seed": self.seed, "epoch": self.epoch, "order_version": self.order_version, "_totals": self._totals}
         if self.field_names is not None:
             scalars["field_names"] = self.field_names
+        if self._domain_tokens is not None:
+            scalars["_domain_tokens"] = list(self._domain_tokens.items())
         write_plan(path, self._arrays(), scalars)
 
     @classmethod

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from bucketshuffle import _core
 from bucketshuffle.batches import Batches
-from bucketshuffle.fields import as_fields
+from bucketshuffle.fields import as_domains, as_fields
 from bucketshuffle.lengths import as_lengths
 from bucketshuffle.options import MAX_WORD, BatchOptions, flag, integer
 from bucketshuffle.plan import ORDER_VERSION, Planner
@@ -62,7 +62,7 @@ class Schedule:
 
     Args:
         lengths, seed, world_size, accumulation_steps, window, balance_ranks, worst_first, loss_tokens,
-            min_loss_tokens, options: as for `bucketshuffle.torch.BucketBatchSampler`.
+            min_loss_tokens, domains, options: as for `bucketshuffle.torch.BucketBatchSampler`.
 
     Raises:
         TypeError, ValueError: as for `bucketshuffle.torch.BucketBatchSampler`.
@@ -86,6 +86,7 @@ class Schedule:
         worst_first: bool = False,
         loss_tokens: Any = None,
         min_loss_tokens: int = 0,
+        domains: Any = None,
         **options: Unpack[BatchOptions],
     ) -> None:
         self.seed = integer("seed", seed, 0, MAX_WORD)
@@ -112,6 +113,7 @@ class Schedule:
         self.min_loss_tokens = integer("min_loss_tokens", min_loss_tokens, 0)
         self.loss_tokens = None if loss_tokens is None else _read_only(_as_loss_tokens(loss_tokens))
         self._admitted = _admit(self._tokens, self.loss_tokens, self.min_loss_tokens)
+        self.domains = as_domains(domains)
         self._options = options
         self.arrangement = Arrangement(self.window, self.world_size if self.balance_ranks else 1)
         """Of the epochs that begin on these ranks."""
@@ -250,6 +252,7 @@ class Schedule:
         identity |= {"n_samples": len(self.lengths), "lengths": _digest(self.lengths)}
         if self.loss_tokens is not None:
             identity |= {"loss_tokens": _digest(self.loss_tokens), "min_loss_tokens": self.min_loss_tokens}
+        identity |= {} if self.domains is None else {"domains": _digest(self.domains)}
         for name, value in self.options.items():
             if name != "threads":
                 identity[name] = _identity_of(value)
@@ -314,11 +317,11 @@ class Schedule:
         return self._own_planner if own else self._planner_of(arrangement)
 
     def _planner_of(self, arrangement: Arrangement) -> Planner:
-        window, align_ranks, _ = arrangement
-        names = self.field_names
+        (window, align_ranks, _), names = arrangement, self.field_names
         return Planner(
             self.lengths if names is None else dict(zip(names, self.lengths.T, strict=True)),
             admitted=self._admitted,
+            domains=self.domains,
             **self._options,
             window=window,
             align_ranks=align_ranks,

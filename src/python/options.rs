@@ -20,6 +20,7 @@ pub(super) fn to_dict<'py>(py: Python<'py>, options: &Options) -> PyResult<Bound
     let dict = PyDict::new(py);
     dict.set_item("token_budget", options.cost.token_budget)?;
     dict.set_item("max_batch_size", options.cost.max_batch_size)?;
+    dict.set_item("min_batch_size", options.cost.min_batch_size)?;
     let (mut repeat_weight, mut padding_target) = (Boundaries::DEFAULT_REPEAT_WEIGHT, None);
     match &options.boundaries {
         Boundaries::RepeatWeight(weight) => repeat_weight = *weight,
@@ -130,7 +131,9 @@ fn parse_of_fields<T: Clone>(
     }
     if is_one {
         let value = parse(name, given)?;
-        fields.iter_mut().for_each(|field| set(field, value.clone()));
+        for field in fields.iter_mut() {
+            set(field, value.clone());
+        }
         return Ok(());
     }
     let (n_values, n_fields) = (given.len()?, fields.len());
@@ -187,6 +190,7 @@ pub(super) fn parse(given: Option<&Bound<'_, PyDict>>, names: Vec<Option<String>
         match name.as_str() {
             "token_budget" => options.cost.token_budget = integer("token_budget", &value, 1)?,
             "max_batch_size" => options.cost.max_batch_size = optional("max_batch_size", &value)?,
+            "min_batch_size" => options.cost.min_batch_size = integer("min_batch_size", &value, 1)?,
             "boundaries" => options.boundaries = parse_boundaries(&value)?,
             "repeat_weight" => repeat_weight = real("repeat_weight", &value)?,
             "padding_target" if value.is_none() => {}

@@ -108,10 +108,9 @@ KINDS = [
     (
         "max_tokens",
         8_192,
-        "max_tokens is not an option; the options are token_budget, max_batch_size, boundaries, repeat_weight, "
-        "padding_target, pad_to_multiple_of, padded_lengths, per_sample, quadratic_length, field_weights, combine, "
-        "strategy, window, "
-        "align_ranks, constant_count, overlong, empty, threads",
+        "max_tokens is not an option; the options are token_budget, max_batch_size, min_batch_size, boundaries, "
+        "repeat_weight, padding_target, pad_to_multiple_of, padded_lengths, per_sample, quadratic_length, "
+        "field_weights, combine, strategy, window, align_ranks, constant_count, overlong, empty, threads",
     ),
 ]
 

@@ -62,8 +62,10 @@ def _read(file: IO[bytes], totals: frozenset[str]) -> dict[str, Any]:
         raise _MalformedError("it is not a whole .npz file")
     with zipfile.ZipFile(file) as archive:
         fields: dict[str, Any] = {name: _array(archive, name) for name in _ARRAYS}
+        if "domains.npy" in archive.namelist():
+            fields["domains"] = _array(archive, "domains")
         scalars = json.loads(_array(archive, "scalars").item())
-    for name in _ARRAYS:
+    for name in fields:
         dtype, array = np.dtype(np.int32 if name == "buckets" else np.int64), fields[name]
         several = name == "padded_lengths" and array.ndim == 2 and array.shape[1] > 1  # fields
         if array.dtype != dtype or (array.ndim != 1 and not several):
@@ -72,6 +74,9 @@ def _read(file: IO[bytes], totals: frozenset[str]) -> dict[str, Any]:
             )
     _check_batches(fields)
     _check_samples(fields["indices"], fields["dropped"])
+    tokens = scalars.pop("_domain_tokens", None) if isinstance(scalars, dict) else None
+    if "domains" in fields:
+        fields["_domain_tokens"] = _domain_tokens(tokens, fields["domains"])
     names = scalars.pop("field_names", None) if isinstance(scalars, dict) else None
     _check_scalars(scalars, totals)
     fields.update(scalars)
@@ -99,13 +104,15 @@ def _check_batches(fields: Mapping[str, npt.NDArray[Any]]) -> None:
     n_batches, n_used, n_buckets = len(offsets) - 1, len(fields["indices"]), len(boundaries) - 1
     if n_batches < 0 or offsets[0] != 0 or offsets[-1] != n_used:
         raise _MalformedError(f"offsets do not run from 0 to the number of indices = {n_used}")
-    for name in _PER_BATCH:
+    for name in (*_PER_BATCH, *(["domains"] if "domains" in fields else [])):
         if len(fields[name]) != n_batches:
             raise _MalformedError(f"{name} has {len(fields[name])} entries for {n_batches} batches")
     if n_buckets < 1:
         raise _MalformedError(f"boundaries has {len(boundaries)} edges, fewer than 2")
     _refuse("offsets", offsets, np.diff(offsets, prepend=-1) <= 0, "above the one before it")
-    _refuse("boundaries", boundaries, np.diff(boundaries, prepend=0) < 0, "an edge of 0 or more in ascending order")
+    # Those of several domains stand one after the other.
+    is_bad = boundaries < 0 if "domains" in fields else np.diff(boundaries, prepend=0) < 0
+    _refuse("boundaries", boundaries, is_bad, "an edge of 0 or more in ascending order")
     padded_lengths = fields["padded_lengths"]
     row_tokens = padded_lengths if padded_lengths.ndim == 1 else padded_lengths.sum(1)
     _refuse("padded_lengths", padded_lengths, row_tokens < 1, "1 or more")
@@ -139,6 +146,15 @@ def _check_scalars(scalars: Any, totals: frozenset[str]) -> None:
     for name, value in scalars["_totals"].items():
         if type(value) is not int or value < 0:
             raise _MalformedError(f"{name} = {value!r} is not an integer of 0 or more")
+
+
+def _domain_tokens(tokens: Any, domains: npt.NDArray[Any]) -> dict[int, int]:
+    pairs = tokens if isinstance(tokens, list) else []
+    if not all(isinstance(pair, list) and [type(n) for n in pair] == [int, int] for pair in pairs):
+        pairs = []
+    if {value for value, _ in pairs} != set(domains.tolist()):
+        raise _MalformedError(f"_domain_tokens = {tokens!r} are not the tokens of each domain")
+    return dict(pairs)
 
 
 def _names(names: Any, padded_lengths: npt.NDArray[Any]) -> tuple[str, ...]:

@@ -44,6 +44,7 @@ class BucketBatchSampler(Standing):
             length change windows until every window has about as many, so that every optimizer update has about the
             same weight. A window of one batch stays as it is.
         min_loss_tokens: leave out samples with fewer supervised tokens, and report them in `dropped`.
+        domains: [n_samples], integer: the task, language or source of each sample; no batch holds two.
         sampler: a `DistributedSampler`, as Lightning passes it here: rank and world size are taken from it. Where they
             are given as well, they must agree.
         options: those of `pack_epoch`, without `window`, `align_ranks` and `constant_count`.
@@ -72,6 +73,7 @@ class BucketBatchSampler(Standing):
         worst_first: bool = False,
         loss_tokens: Any = None,
         min_loss_tokens: int = 0,
+        domains: Any = None,
         sampler: Any = None,
         **options: Unpack[BatchOptions],
     ) -> None:
@@ -86,6 +88,7 @@ class BucketBatchSampler(Standing):
             worst_first=worst_first,
             loss_tokens=loss_tokens,
             min_loss_tokens=min_loss_tokens,
+            domains=domains,
             **options,
         )
         """The batches of every epoch, as a pure function."""
