@@ -115,7 +115,7 @@ def several_of(rows: list[list[int]], options: dict[str, Any]) -> oracle.Several
 def field_problems(draw: st.DrawFn) -> tuple[list[list[int]], dict[str, Any]]:
     """Lengths of two to four fields and options for `pack_epoch`, those of a field given for each."""
     first, options = draw(problems())
-    n_fields = draw(st.integers(2, 4))
+    n_fields = draw(st.integers(2, 4)) if first else 2  # Empty lists say no number of fields.
     longest = max([1, *first])
     others = draw(st.lists(st.lists(st.integers(0, longest), min_size=n_fields - 1, max_size=n_fields - 1),
                            min_size=len(first), max_size=len(first)))  # fmt: skip
