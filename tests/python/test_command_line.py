@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -406,18 +407,17 @@ def test_the_demo_prints_the_table_of_the_readme(capsys):
     assert [float(row[10]) for row in rows[1:]] == pytest.approx([32.0, 12.0, 25.1, 31.8], abs=0.11)
 
 
-@pytest.mark.skipif(os.name != "posix", reason="terminals of Unix")
-@pytest.mark.parametrize("width", [80, 140])
-def test_a_terminal_gets_tables_in_colour_and_a_pipe_plain_text(width, path):
+def on_terminal(words, width):
+    """What the command shows on a terminal that is `width` columns wide."""
+    import fcntl
     import pty
+    import termios
 
-    plain = subprocess.run([*COMMAND, "report", str(path)], capture_output=True, text=True, check=True)
-    assert "\x1b[" not in plain.stdout
-    assert "| bucketshuffle |" in plain.stdout
     leader, follower = pty.openpty()
-    environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS")}
     process = subprocess.Popen(
-        [*COMMAND, "report", str(path)], stdout=follower, env={**environment, "TERM": "xterm", "COLUMNS": str(width)}
+        [*COMMAND, *words], stdout=follower, stderr=follower, env={**environment, "TERM": "xterm"}
     )
     os.close(follower)
     shown = b""
@@ -431,13 +431,31 @@ def test_a_terminal_gets_tables_in_colour_and_a_pipe_plain_text(width, path):
         shown += part
     os.close(leader)
     assert process.wait() == 0
-    text = re.sub(r"\x1b\[[0-9;]*m", "", shown.decode())
-    assert text != shown.decode().replace("\r\n", "\n")
+    return shown.decode().replace("\r\n", "\n")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="terminals of Unix")
+@pytest.mark.parametrize("width", [80, 140])
+def test_a_terminal_gets_tables_in_colour_and_a_pipe_plain_text(width, path):
+    plain = subprocess.run([*COMMAND, "report", str(path)], capture_output=True, text=True, check=True)
+    assert "\x1b[" not in plain.stdout
+    assert "| bucketshuffle |" in plain.stdout
+    shown = on_terminal(["report", str(path)], width)
+    text = re.sub(r"\x1b\[[0-9;]*m", "", shown)
+    assert text != shown
     assert "| bucketshuffle |" not in text
     assert max(map(len, text.splitlines())) <= width
     assert text.count("bucketshuffle  ") == (2 if width == 80 else 1)  # a table that is too wide comes in parts
     for word in ("Strategies", "bucketshuffle", "pairs repeated", "repeat_weight", "note: "):
         assert word in text
+
+
+@pytest.mark.skipif(os.name != "posix", reason="terminals of Unix")
+def test_a_terminal_gets_a_progress_bar(path, jsonl):
+    output = path.parent / "out"
+    shown = on_terminal(["lengths", str(jsonl), "-o", str(output)], 80)
+    assert re.search(r"lengths: 100%\|.+\| 1\.0\dM/1\.0\dM ", shown)
+    assert shown.endswith(f"\n{output}: 40,000 samples, 120,000 tokens, 3 to 3\n")
 
 
 def test_help_has_examples(capsys):
