@@ -1,13 +1,13 @@
 """Padded batches for training: padded little more than sorted data, fresh in every epoch, planned in milliseconds."""
 
 from bucketshuffle._core import __version__
+from bucketshuffle.epoch_plan import EpochPlan
 from bucketshuffle.lengths import lengths_of
 from bucketshuffle.metrics import Metrics
 from bucketshuffle.options import PlanOptions
 from bucketshuffle.plan import (
     DFLASH_BOUNDARIES,
     ORDER_VERSION,
-    EpochPlan,
     Planner,
     pack_epoch,
 )

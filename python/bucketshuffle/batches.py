@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bucketshuffle.plan import EpochPlan, Planner
+from bucketshuffle.epoch_plan import EpochPlan
+from bucketshuffle.plan import Planner
 from bucketshuffle.shapes import row_tokens
 
 

@@ -15,7 +15,7 @@ from bucketshuffle.fields import sample_tokens
 from bucketshuffle.options import integer
 
 if TYPE_CHECKING:
-    from bucketshuffle.plan import EpochPlan
+    from bucketshuffle.epoch_plan import EpochPlan
 
 _BLOCK = 1 << 20  # samples at a time: temporary arrays stay small, and sorting them stays in the cache
 _MIN_BATCHES = 64  # whose pairs are counted at least, however many samples that is

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from bucketshuffle import _core
 from bucketshuffle.batches import Batches
-from bucketshuffle.fields import as_domains, as_fields
+from bucketshuffle.fields import as_domains, as_fields, sample_tokens
 from bucketshuffle.lengths import as_lengths
 from bucketshuffle.options import MAX_WORD, BatchOptions, flag, integer
 from bucketshuffle.plan import ORDER_VERSION, Planner
@@ -106,6 +106,7 @@ class Schedule:
         self.worst_first = flag("worst_first", worst_first)
         values, self.field_names = as_fields(lengths)
         self.lengths = _read_only(values)
+        self._tokens = sample_tokens(self.lengths)
         if len(self.lengths) == 0:
             raise ValueError(
                 "lengths has 0 samples, fewer than the 1 that a sampler needs; pass the lengths of the data set"
@@ -301,11 +302,6 @@ class Schedule:
         return ", ".join(f"{key} = {mine.get(key)!r} (saved with {theirs.get(key)!r})" for key in differing)
 
     # -- inside -----------------------------------------------------------------------------------------------------
-
-    @property
-    def _tokens(self) -> npt.NDArray[np.integer[Any]]:
-        """[n_samples], integer: tokens of each sample, over all fields."""
-        return self.lengths if self.lengths.ndim == 1 else self.lengths.sum(1)
 
     @functools.cached_property
     def _own_planner(self) -> Planner:

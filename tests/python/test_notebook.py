@@ -47,7 +47,7 @@ def test_a_plan_shows_what_it_is_worth() -> None:
 
 def test_a_planner_shows_its_options() -> None:
     shown = words(Planner(LENGTHS, boundaries=[0, 100, 9_000]))
-    assert "n_samples 3,000 token_budget 131072 boundaries [0, 100, 9000] repeat_weight" in shown
+    assert "n_samples 3,000 token_budget 131072 min_batch_size 1 boundaries [0, 100, 9000] repeat_weight" in shown
     assert "max_batch_size" not in shown  # not set
 
 

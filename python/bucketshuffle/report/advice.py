@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from bucketshuffle.epoch_plan import EpochPlan
 from bucketshuffle.metrics import Metrics
-from bucketshuffle.plan import EpochPlan
 from bucketshuffle.report.distribution import Distribution
 
 FEW_BATCHES = 50

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from bucketshuffle.epoch_plan import EpochPlan
 from bucketshuffle.fields import as_fields, sample_tokens
 from bucketshuffle.metrics import Metrics, of_epochs
-from bucketshuffle.plan import DFLASH_BOUNDARIES, EpochPlan, Planner
+from bucketshuffle.plan import DFLASH_BOUNDARIES, Planner
 
 N_THREADS = min(4, os.cpu_count() or 1)
 """Planning and most of NumPy hold no interpreter lock; each thread holds a plan or two."""

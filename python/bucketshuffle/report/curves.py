@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bucketshuffle.epoch_plan import EpochPlan
 from bucketshuffle.fields import sample_tokens
 from bucketshuffle.metrics import window_distances
-from bucketshuffle.plan import EpochPlan, Planner
+from bucketshuffle.plan import Planner
 from bucketshuffle.report.compare import on_threads
 
 _MAX_POINTS = 256

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bucketshuffle.epoch_plan import EpochPlan
 from bucketshuffle.fields import as_fields, sample_tokens
 from bucketshuffle.metrics import heaviest_over_mean
-from bucketshuffle.plan import EpochPlan, Planner
+from bucketshuffle.plan import Planner
 from bucketshuffle.report import advice
 from bucketshuffle.report.compare import N_THREADS, Row, compare, notes, six_edges, strategies
 from bucketshuffle.report.curves import Curves

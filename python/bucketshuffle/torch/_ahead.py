@@ -105,8 +105,7 @@ class Remaining:
     """The batches of one rank from a position to the end of its epoch, one after the other."""
 
     def __init__(self, sampler: BucketBatchSampler, start: Position, batches: Batches) -> None:
-        self.start = start
-        self.batches = batches
+        self.start, self.batches = start, batches
         self._world_size, self._rank = sampler.world_size, sampler.rank
         self._accumulation_steps = sampler.schedule.accumulation_steps
         steps = sampler.schedule.steps(batches, start.n_done, start.arrangement.begun_at)
