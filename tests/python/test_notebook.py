@@ -39,6 +39,7 @@ def test_a_plan_shows_what_it_is_worth() -> None:
     assert f"{len(plan):,} of 3,000 samples, {plan.stats.n_shapes:,} shapes" in shown
     assert f"padded / real {plan.stats.padding_ratio:.4f}" in shown
     assert "epoch 2 of seed 7" in shown
+    assert shown.lstrip().startswith("EpochPlan ")
     assert "left out 1 samples, 0 tokens" in shown
     assert "left out" not in words(pack_epoch(LENGTHS, 0))
     assert "note: window = 9 exceeds the 1 batches" in words(pack_epoch([1], 0, window=9))
@@ -49,6 +50,7 @@ def test_a_planner_shows_its_options() -> None:
     shown = words(Planner(LENGTHS, boundaries=[0, 100, 9_000]))
     assert "n_samples 3,000 token_budget 131072 min_batch_size 1 boundaries [0, 100, 9000] repeat_weight" in shown
     assert "max_batch_size" not in shown  # not set
+    assert "n_samples 3,000 " in words(Planner([*LENGTHS, 0, 0], empty="drop"))
 
 
 def test_a_report_shows_words_and_tables() -> None:
