@@ -26,6 +26,14 @@ pub enum Overlong {
     Keep,
 }
 
+/// Refuses a mask of another number of samples.
+pub(crate) fn check_mask(admitted: Option<&[bool]>, n_samples: usize) -> Result<()> {
+    match admitted.map(<[bool]>::len) {
+        Some(n_admitted) if n_admitted != n_samples => Err(Error::MaskSize { n_admitted, n_samples }),
+        _ => Ok(()),
+    }
+}
+
 /// Samples that the caller admits: all, or those that a mask selects.
 pub(crate) struct Selection {
     /// `[n_selected]`, sample indices, ascending; `None`: all.

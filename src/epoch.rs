@@ -10,11 +10,11 @@ use crate::options::Options;
 use crate::order::order;
 use crate::pack::{Batch, Packed, alone, alone_of_fields, even_tail, longest, pack, pack_fields, split};
 use crate::plan::{EpochPlan, Totals};
-use crate::planner::{NEVER, Planner, Samples, with_samples};
+use crate::planner::{Planner, Samples, with_samples};
 use crate::record::{Record, Records, with_records};
 use crate::rng::{self, N_ATTEMPTS, Stage, Streams};
 use crate::sorted::draw_sorted;
-use crate::threads::{self, BETWEEN_CHECKS, Check};
+use crate::threads::{self, BETWEEN_CHECKS, Check, NEVER};
 
 impl Planner {
     /// Plans one epoch. `O(n_samples)`, with up to 24 bytes a sample beside what the planner holds.

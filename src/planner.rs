@@ -1,9 +1,7 @@
 //! All that is done once for the plans of any number of epochs: the stages before the shuffle, in their order.
 use std::sync::OnceLock;
 
-use crate::admission::{Census, Selection};
-use crate::bands;
-use crate::boundaries;
+use crate::admission::{Census, Selection, check_mask};
 use crate::bucket::{self, Boundaries, Buckets};
 use crate::by_length::ByLength;
 use crate::cost::CostModel;
@@ -18,7 +16,8 @@ use crate::record::{Records, with_records};
 use crate::rng::{N_PILOTS, Streams};
 use crate::shapes::PaddedLengths;
 use crate::sorted::sorted;
-use crate::threads::Check;
+use crate::threads::{Check, NEVER};
+use crate::{bands, boundaries};
 
 /// Lengths validated and sorted once, for the plans of any number of epochs.
 #[derive(Clone, Debug)]
@@ -61,9 +60,6 @@ macro_rules! with_samples {
     };
 }
 pub(crate) use with_samples;
-
-/// Nothing ends the call early.
-pub(crate) const NEVER: Check<'_> = &|| Ok(());
 
 impl Planner {
     /// Validates options and lengths, finds the boundaries and sorts the samples.
@@ -391,13 +387,6 @@ impl Planner {
         }
         let n_packed = if least == most { most } else { (most + most / 512).min(self.n_samples()) };
         Ok(*self.n_packed.get_or_init(|| n_packed))
-    }
-}
-
-fn check_mask(admitted: Option<&[bool]>, n_samples: usize) -> Result<()> {
-    match admitted.map(<[bool]>::len) {
-        Some(n_admitted) if n_admitted != n_samples => Err(Error::MaskSize { n_admitted, n_samples }),
-        _ => Ok(()),
     }
 }
 

@@ -11,6 +11,9 @@ pub(crate) const BETWEEN_CHECKS: usize = 1 << 14;
 /// Asked between parts of the work, on any thread: an error ends the call early.
 pub(crate) type Check<'a> = &'a (dyn Fn() -> Result<()> + Sync);
 
+/// Nothing ends the call early.
+pub(crate) const NEVER: Check<'_> = &|| Ok(());
+
 /// With fewer samples than this a second thread costs more than it brings.
 const MIN_SAMPLES_FOR_THREADS: usize = 1 << 20;
 
