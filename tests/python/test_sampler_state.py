@@ -72,6 +72,12 @@ def test_a_missing_key_is_named(key: str) -> None:
 
 
 @line(21)
+def test_every_option_of_the_order_is_named_in_a_state_of_another_plan() -> None:
+    with pytest.raises(ValueError, match=r"^state is of another plan: worst_first = False \(saved with True\); build "):
+        make().load_state_dict(after(make(worst_first=True), 2))
+
+
+@line(21)
 def test_a_state_of_another_plan_is_refused_by_name() -> None:
     saved = make(seed=4, token_budget=61, max_batch_size=9)
     message = (
