@@ -160,15 +160,22 @@ def test_rows_of_one_rank_or_one_batch_are_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        (
-            {"boundaries": 3},
-            TypeError,
-            "boundaries is no option of OrderedBatchSampler, which does not shuffle; leave it out",
-        ),
-        (
-            {"strategy": "sorted"},
-            TypeError,
-            "strategy is no option of OrderedBatchSampler, which does not shuffle; leave it out",
+        *(
+            (
+                {name: value},
+                TypeError,
+                f"{name} is no option of OrderedBatchSampler; its options are token_budget, max_batch_size, "
+                "pad_to_multiple_of, padded_lengths, per_sample, quadratic_length, field_weights, combine, overlong, "
+                "empty, threads",
+            )
+            for name, value in {
+                "boundaries": 3,
+                "strategy": "sorted",
+                "admitted": [True, False],
+                "domains": [1, 2],
+                "min_batch_size": 2,
+                "window": 2,
+            }.items()
         ),
         (
             {"overlong": "drop"},

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-_SHUFFLES = frozenset({"boundaries", "repeat_weight", "padding_target", "strategy"})
+_COST = ("token_budget", "max_batch_size", "pad_to_multiple_of", "padded_lengths", "per_sample", "quadratic_length")
+_OPTIONS = (*_COST, "field_weights", "combine", "overlong", "empty", "threads")
 
 
 class OrderedBatchSampler(BatchSampler):
@@ -39,8 +40,8 @@ class OrderedBatchSampler(BatchSampler):
             mapping of fields, as for `pack_epoch`. Samples of several fields come by falling cost.
         rank, world_size, sampler: as for `BucketBatchSampler`.
         options: those of `pack_epoch` that say what a batch may cost: `token_budget`, `max_batch_size`,
-            `pad_to_multiple_of`, `padded_lengths`, `per_sample`, `quadratic_length`, and `overlong="error"` or
-            `"keep"`.
+            `pad_to_multiple_of`, `padded_lengths`, `per_sample`, `quadratic_length`, `field_weights`, `combine`, and
+            `overlong="error"` or `"keep"`.
 
     Raises:
         TypeError: `lengths` or an option is of the wrong kind, or an option does not apply here.
@@ -65,8 +66,8 @@ class OrderedBatchSampler(BatchSampler):
         **options: Unpack[BatchOptions],
     ) -> None:
         self.rank, self.world_size = rank_and_world_size(rank, world_size, sampler)
-        for name in _SHUFFLES.intersection(options):
-            raise TypeError(f"{name} is no option of OrderedBatchSampler, which does not shuffle; leave it out")
+        for name in options.keys() - _OPTIONS:
+            raise TypeError(f"{name} is no option of OrderedBatchSampler; its options are {', '.join(_OPTIONS)}")
         for name in ("overlong", "empty"):
             if options.get(name) == "drop":
                 raise ValueError(
