@@ -61,7 +61,7 @@ RECIPES = [
         "translate_hf_trainer.py",
         translation_tokens,
         600,
-        28,
+        32,
         0,
         marks=needs("transformers", "accelerate"),
         id="translation",
