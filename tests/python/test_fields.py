@@ -291,3 +291,9 @@ def test_the_oracle_tells_wrong_bands_apart() -> None:
     plan = oracle.pack_epoch(several, 0, cost=oracle.Cost(token_budget=16_384))
     assert several.bands is not None
     assert [batch.tolist() for batch in pack_epoch(np.array(rows), 0, token_budget=16_384)] == plan.batches
+
+
+@pytest.mark.parametrize(("correlation", "n_samples", "token_budget"), [(0.0, 3_000, 12_000), (0.5, 2_000, 9_000)])
+def test_wide_bands_are_those_of_the_oracle(correlation: float, n_samples: int, token_budget: int) -> None:
+    # Hundreds of batches, so bands of 32 and more.
+    assert_equals_oracle(pairs(n_samples, correlation).tolist(), 0, token_budget=token_budget)
