@@ -34,8 +34,8 @@ pub(crate) struct Bands {
 }
 
 impl Bands {
-    /// Lengths that agree in so many leading bits stay in random order, which repeats fewer pairs. A band of more batches
-    /// tells more lengths apart; all lengths of one class may be in each of a few of them.
+    /// Samples whose lengths agree in so many leading bits stay in random order among themselves, so that other pairs of
+    /// them share a batch in the next epoch. Wider bands tell more lengths apart.
     fn leading_bits(self) -> u32 {
         self.n_batches.ilog2().max(3) - 2
     }
@@ -62,7 +62,7 @@ impl Bands {
         Ok(())
     }
 
-    /// The bands that pad these parts of the order least; `None`: no order in any pads more.
+    /// The bands that pad these parts of the order least; `None`: all pad as much as no bands, or more.
     pub(crate) fn choose<R: Copy + Ord>(
         parts: &[&[R]],
         fields: &Fields,

@@ -8,7 +8,7 @@ use crate::fields::Longest;
 use crate::memory;
 use crate::options::Options;
 use crate::order::order;
-use crate::pack::{Batch, Packed, alone, alone_of_fields, even_tail, longest, pack, pack_fields, split};
+use crate::pack::{Batch, Packed, alone, alone_of_fields, even_tail, measure, pack, pack_fields, split};
 use crate::plan::{EpochPlan, Totals};
 use crate::planner::{Planner, Samples, with_samples};
 use crate::record::{Record, Records, with_records};
@@ -119,17 +119,14 @@ impl Planner {
         pack(Streams { attempt: N_ATTEMPTS, ..streams })
     }
 
-    /// `Batch::longest` and `Batch::largest` of some samples, and their longest in each field.
+    /// See [`measure`].
     pub(crate) fn measure<R: Copy + Ord>(
         &self,
         samples: &[R],
         row: impl Fn(R) -> usize,
         length: impl Fn(R) -> u64,
     ) -> (u64, u64, Longest) {
-        let largest = longest(samples).map_or(0, length);
-        let Some(fields) = &self.fields else { return (largest, largest, Longest::default()) };
-        let of_fields = fields.longest(samples.iter().map(|&sample| row(sample)));
-        (fields.combined(&of_fields), largest, of_fields)
+        measure(self.fields.as_ref(), samples, row, length)
     }
 
     /// Shuffles the samples in order of length and packs them.

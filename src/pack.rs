@@ -211,9 +211,22 @@ pub(crate) fn even_tail(
 
 /// The largest of the samples; `None` where there is none.
 #[inline]
-pub(crate) fn longest<R: Copy + Ord>(samples: &[R]) -> Option<R> {
+fn longest<R: Copy + Ord>(samples: &[R]) -> Option<R> {
     // Folds over copies become vector instructions, `max` over references does not.
     samples.first().map(|&first| samples.iter().copied().fold(first, R::max))
+}
+
+/// `Batch::longest` and `Batch::largest` of some samples, and their longest in each field.
+pub(crate) fn measure<R: Copy + Ord>(
+    fields: Option<&Fields>,
+    samples: &[R],
+    row: impl Fn(R) -> usize,
+    length: impl Fn(R) -> u64,
+) -> (u64, u64, Longest) {
+    let largest = longest(samples).map_or(0, length);
+    let Some(fields) = fields else { return (largest, largest, Longest::default()) };
+    let of_fields = fields.longest(samples.iter().map(|&sample| row(sample)));
+    (fields.combined(&of_fields), largest, of_fields)
 }
 
 /// The batches of one bucket, in order.

@@ -6,11 +6,11 @@ use crate::bucket::{self, Boundaries};
 use crate::by_length::{ByLength, LeftOut, Position};
 use crate::cost::CostModel;
 use crate::error::Result;
-use crate::fields::{Fields, Longest};
+use crate::fields::Fields;
 use crate::lengths::Length;
 use crate::memory;
 use crate::options::{Options, Strategy};
-use crate::pack::{Packed, alone, alone_of_fields, even_tail, longest, pack, pack_fields};
+use crate::pack::{Packed, alone, alone_of_fields, even_tail, measure, pack, pack_fields};
 use crate::rng::{N_ATTEMPTS, N_PILOTS, Streams};
 use crate::soft;
 use crate::threads::{self, Check};
@@ -39,20 +39,13 @@ pub(crate) fn draw_sorted<P: Position>(
             pack_fields(admitted, fields, P::get, (0, 0), model, check)?
         }
     };
-    even_tail(&mut packed, 0, |range| measure(samples, fields, &admitted[range]), model);
+    let length = |position| samples.length(position);
+    even_tail(&mut packed, 0, |range| measure(fields, &admitted[range], P::get, length), model);
     packed.append(match fields {
         None => alone(kept.iter().map(|&position| samples.length(position)), admitted.len())?,
         Some(fields) => alone_of_fields(fields, kept.iter().map(|position| position.get()), admitted.len())?,
     })?;
     Ok((positions, packed))
-}
-
-/// `Batch::longest` and `Batch::largest` of some samples, and their longest in each field.
-fn measure<P: Position>(samples: &ByLength<P>, fields: Option<&Fields>, positions: &[P]) -> (u64, u64, Longest) {
-    let largest = longest(positions).map_or(0, |position| samples.length(position));
-    let Some(fields) = fields else { return (largest, largest, Longest::default()) };
-    let of_fields = fields.longest(positions.iter().map(|position| position.get()));
-    (fields.combined(&of_fields), largest, of_fields)
 }
 
 /// The samples in order of length, with soft buckets where the options ask for some, and the edges of these.
