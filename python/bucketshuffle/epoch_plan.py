@@ -158,11 +158,12 @@ class EpochPlan:
         Raises:
             TypeError, ValueError: as `bucketshuffle.metrics.of_epochs` and `pairs_repeated`.
 
-        >>> from bucketshuffle import Planner
-        >>> lengths = [5, 3, 8, 5, 3, 8]
-        >>> planner = Planner(lengths, token_budget=16)
-        >>> planner.plan(0, 0).metrics(lengths, next_plan=planner.plan(0, 1)).pairs_repeated
-        0.25
+        Examples:
+            >>> from bucketshuffle import Planner
+            >>> lengths = [5, 3, 8, 5, 3, 8]
+            >>> planner = Planner(lengths, token_budget=16)
+            >>> planner.plan(0, 0).metrics(lengths, next_plan=planner.plan(0, 1)).pairs_repeated
+            0.25
         """
         window = self.stats.window if window is None else window
         figures = of_epochs([self], lengths, window=window, world_size=world_size)

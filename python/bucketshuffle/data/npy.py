@@ -32,6 +32,7 @@ class NpyFiles:
         first_shape: tuple[int, ...] | None = None
         lengths: list[int] = []
         rows: list[np.ndarray] = []
+        n_bytes = 0
         for i, file in enumerate(self._files):
             array, _ = map_npy(file)
             if array.ndim == 0:
@@ -47,7 +48,8 @@ class NpyFiles:
             lengths.append(len(array))
             if values:
                 rows.append(np.array(array))
-            if i + 1 == len(self._files) or len(lengths) == 4096 or sum(row.nbytes for row in rows) > BATCH_BYTES:
+                n_bytes += array.nbytes
+            if i + 1 == len(self._files) or len(lengths) == 4096 or n_bytes > BATCH_BYTES:
                 found = Rows(np.array(lengths, np.int64), np.concatenate(rows) if values else None)
                 yield Batch({column: found}, len(lengths), file, 0, len(lengths))
-                lengths, rows = [], []
+                lengths, rows, n_bytes = [], [], 0

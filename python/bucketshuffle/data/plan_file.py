@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bucketshuffle.data.atomic import write_file
+from bucketshuffle.shapes import row_tokens
 
 _PER_BATCH = ("padded_lengths", "costs", "buckets")
 _ARRAYS = ("indices", "offsets", *_PER_BATCH, "boundaries", "dropped")
@@ -114,8 +115,7 @@ def _check_batches(fields: Mapping[str, npt.NDArray[Any]]) -> None:
     is_bad = boundaries < 0 if "domains" in fields else np.diff(boundaries, prepend=0) < 0
     _refuse("boundaries", boundaries, is_bad, "an edge of 0 or more in ascending order")
     padded_lengths = fields["padded_lengths"]
-    row_tokens = padded_lengths if padded_lengths.ndim == 1 else padded_lengths.sum(1)
-    _refuse("padded_lengths", padded_lengths, row_tokens < 1, "1 or more")
+    _refuse("padded_lengths", padded_lengths, row_tokens(padded_lengths) < 1, "1 or more")
     _refuse("costs", fields["costs"], fields["costs"] < 1, "1 or more")
     buckets = fields["buckets"]
     _refuse("buckets", buckets, (buckets < -1) | (buckets >= n_buckets), f"in -1 <= bucket < {n_buckets}")

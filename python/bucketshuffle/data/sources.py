@@ -186,6 +186,16 @@ def choose_column(source: Source, path: str, column: str | None) -> str:
         if len(names) == 1:
             return names[0]
         raise ValueError(f"{path} has the columns {', '.join(names)}; choose one with --column")
-    if column not in names:
-        raise ValueError(f"{path} has no column {column}, but {', '.join(names)}; choose one with --column")
+    require_columns(path, names, [column])
     return column
+
+
+def require_columns(path: str, names: Sequence[str], columns: Sequence[str]) -> None:
+    """Raises unless the columns `names` of a file hold all of `columns`.
+
+    Raises:
+        ValueError: one is missing.
+    """
+    for column in columns:
+        if column not in names:
+            raise ValueError(f"{path} has no column {column}, but {', '.join(names)}; choose one with --column")

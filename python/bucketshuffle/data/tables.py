@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from bucketshuffle.data.sources import BATCH_BYTES, Batch, Column, Numbers, Rows, Text
+from bucketshuffle.data.sources import BATCH_BYTES, Batch, Column, Numbers, Rows, Text, require_columns
 
 try:
     import pyarrow as pa
@@ -45,7 +45,7 @@ class ParquetFiles:
             first_row = 0
             # Without `pre_buffer` and with a buffer size, a row group is not read whole.
             with _named(path), pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
-                _require(path, file.schema_arrow.names, columns)
+                require_columns(path, file.schema_arrow.names, columns)
                 n_bytes = sum(file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups))
                 n_rows = _rows_of_a_batch(n_bytes, file.metadata.num_rows)
                 for part in file.iter_batches(n_rows, columns=list(columns)):
@@ -70,7 +70,7 @@ class ArrowFiles:
         for path in self._files:
             first_row = 0
             with _opened(path) as reader:
-                _require(path, reader.schema.names, columns)
+                require_columns(path, reader.schema.names, columns)
                 for whole in _record_batches(reader):
                     table = pa.Table.from_batches([whole]).select(list(columns))
                     n_rows = _rows_of_a_batch(table.nbytes, len(table))
@@ -142,12 +142,6 @@ def _record_batches(reader: Any) -> Iterator[Any]:
         yield from map(reader.get_batch, range(reader.num_record_batches))
     else:
         yield from reader
-
-
-def _require(path: str, names: Sequence[str], columns: Sequence[str]) -> None:
-    for column in columns:
-        if column not in names:
-            raise ValueError(f"{path} has no column {column}, but {', '.join(names)}; choose one with --column")
 
 
 def _batch(table: Any, columns: Sequence[str], path: str, first_row: int, values: bool) -> Batch:

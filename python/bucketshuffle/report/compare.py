@@ -90,14 +90,10 @@ def strategies(lengths: Any, *, window: int, **options: Any) -> dict[str, dict[s
     """Returns the options of the planner behind each row of `compare`, by the row's name."""
     own = {name: options.pop(name) for name in OWN_OPTIONS if name in options}
     search = {name: options.pop(name) for name in _SEARCH if name in options}
-    rows: dict[str, dict[str, Any]] = {
-        "sorted": {"strategy": "sorted"},
-        "random": {"strategy": "random"},
-        "six buckets": {"boundaries": six_edges(lengths)},
-        "bucketshuffle": {"window": window, **search},
-    }
-    if as_fields(lengths)[0].ndim > 1:
-        del rows["six buckets"]  # The write-up's edges are of one length.
+    rows: dict[str, dict[str, Any]] = {"sorted": {"strategy": "sorted"}, "random": {"strategy": "random"}}
+    if as_fields(lengths)[0].ndim == 1:  # which the write-up's edges are of
+        rows["six buckets"] = {"boundaries": six_edges(lengths)}
+    rows["bucketshuffle"] = {"window": window, **search}
     if own:
         rows[OWN_ROW] = {"window": window, **search, **own}
     return {name: {**options, **row} for name, row in rows.items()}
