@@ -6,11 +6,10 @@ python benches/python/readme_picture.py
 from __future__ import annotations
 
 import math
-from typing import Any
 
-from bucketshuffle import DFLASH_BOUNDARIES, Planner
 from bucketshuffle.data import dflash902k
-from bucketshuffle.metrics import pairs_repeated
+from bucketshuffle.report import compare
+from bucketshuffle.report.sweeps import sweep_repeat_weights
 
 WEIGHTS = (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)
 Point = tuple[float, float]
@@ -20,20 +19,17 @@ def points() -> tuple[list[Point], dict[str, Point]]:
     """Padding over sorted batches and pairs repeated, %, on dflash902k at a budget of 131,072: of soft buckets by
     `WEIGHTS`, and of each strategy as it is. Sorted batches pad 0 % over themselves; they stand at 0.02 %."""
     lengths = dflash902k()
-    least = Planner(lengths, strategy="sorted").plan(0).stats.padding_ratio
-
-    def point(**options: Any) -> Point:
-        planner = Planner(lengths, **options)
-        plans = [planner.plan(0, epoch) for epoch in range(2)]
-        return 100 * (plans[0].stats.padding_ratio / least - 1), 100 * pairs_repeated(*plans, max_samples=200_000)
-
+    curve = [
+        (100 * point.over_sorted, 100 * point.pairs_repeated)
+        for point in sweep_repeat_weights(lengths, weights=WEIGHTS)
+    ]
+    rows = {row.name: row.metrics for row in compare(lengths, n_epochs=2)}
+    least = rows["sorted"].padding_ratio
     strategies = {
-        "sorted": (0.02, 100.0),
-        "bucketshuffle": point(),
-        "six buckets": point(boundaries=list(DFLASH_BOUNDARIES)),
-        "random": point(strategy="random"),
+        name: (100 * (rows[name].padding_ratio / least - 1) or 0.02, 100 * (rows[name].pairs_repeated or 0.0))
+        for name in ("sorted", "bucketshuffle", "six buckets", "random")
     }
-    return [point(repeat_weight=weight) for weight in WEIGHTS], strategies
+    return curve, strategies
 
 
 def picture() -> str:

@@ -11,6 +11,20 @@ from bucketshuffle import EpochPlan
 from inputs import cost_of
 
 
+def assert_is_plan_of_oracle(plan: EpochPlan, expected: oracle.Plan) -> None:
+    """`plan` is what the oracle has planned, in every array and count that both have."""
+    assert plan.boundaries.tolist() == expected.boundaries
+    assert plan.indices.tolist() == [i for batch in expected.batches for i in batch]
+    assert np.diff(plan.offsets).tolist() == [len(batch) for batch in expected.batches]
+    assert plan.padded_lengths.tolist() == expected.padded_lengths
+    assert plan.buckets.tolist() == expected.buckets
+    assert plan.dropped.tolist() == expected.dropped
+    assert plan.stats.n_splits == expected.n_splits
+    assert plan.stats.closed_by_budget == expected.closed_by_budget
+    assert plan.stats.closed_by_max_batch_size == expected.closed_by_max_batch_size
+    assert plan.stats.closed_by_bucket_end == expected.closed_by_bucket_end
+
+
 def assert_promises_kept(plan: EpochPlan, lengths: Sequence[int], **options: Any) -> None:
     """`plan` is what `pack_epoch(lengths, seed, **options)` may return."""
     lengths = [int(length) for length in lengths]

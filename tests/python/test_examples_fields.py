@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ pytestmark = pytest.mark.timeout(300)
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The data of the recipes."""
-    monkeypatch.setattr(sys, "path", [str(EXAMPLES), *sys.path])
+    monkeypatch.syspath_prepend(str(EXAMPLES))
     import tiny
 
     return tiny

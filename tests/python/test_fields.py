@@ -15,6 +15,7 @@ from bucketshuffle import EpochPlan, Planner, pack_epoch
 from conftest import examples, uneven_lengths
 from hypothesis import given
 from inputs import WORDS, field_problems, several_of
+from promises import assert_is_plan_of_oracle
 
 OWN = {"pad_to_multiple_of", "padded_lengths", "quadratic_length", "field_weights", "combine"}
 """Options that the oracle has in `Several`."""
@@ -39,15 +40,7 @@ def assert_equals_oracle(rows: list[list[int]], seed: int, **options: Any) -> No
             oracle_plan(rows, seed, edges_of_refused(lengths, **options), **options)
         return
     expected = oracle_plan(rows, seed, plan.boundaries.tolist(), **options)
-    assert plan.boundaries.tolist() == expected.boundaries
-    assert [batch.tolist() for batch in plan] == expected.batches
-    assert plan.padded_lengths.tolist() == expected.padded_lengths
-    assert plan.buckets.tolist() == expected.buckets
-    assert plan.dropped.tolist() == expected.dropped
-    assert plan.stats.n_splits == expected.n_splits
-    assert plan.stats.closed_by_budget == expected.closed_by_budget
-    assert plan.stats.closed_by_max_batch_size == expected.closed_by_max_batch_size
-    assert plan.stats.closed_by_bucket_end == expected.closed_by_bucket_end
+    assert_is_plan_of_oracle(plan, expected)
     assert_budget_exact(plan, rows, **options)
 
 

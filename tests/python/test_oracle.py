@@ -13,7 +13,7 @@ from conftest import examples, uneven_lengths
 from hypothesis import event, given
 from hypothesis import strategies as st
 from inputs import COST_OPTIONS, WORDS, cost_of, problems
-from promises import assert_stats_true
+from promises import assert_is_plan_of_oracle, assert_stats_true
 
 
 def assert_equals_oracle(lengths: Sequence[int], seed: int, **options: Any) -> None:
@@ -25,17 +25,7 @@ def assert_equals_oracle(lengths: Sequence[int], seed: int, **options: Any) -> N
             oracle_plan(lengths, seed, edges_of_refused(lengths, **options), **options)
         return
     expected = oracle_plan(lengths, seed, plan.boundaries.tolist(), **options)
-    assert plan.boundaries.tolist() == expected.boundaries
-    sizes = [len(batch) for batch in expected.batches]
-    assert plan.indices.tolist() == [i for batch in expected.batches for i in batch]
-    assert np.diff(plan.offsets).tolist() == sizes
-    assert plan.padded_lengths.tolist() == expected.padded_lengths
-    assert plan.buckets.tolist() == expected.buckets
-    assert plan.dropped.tolist() == expected.dropped
-    assert plan.stats.n_splits == expected.n_splits
-    assert plan.stats.closed_by_budget == expected.closed_by_budget
-    assert plan.stats.closed_by_max_batch_size == expected.closed_by_max_batch_size
-    assert plan.stats.closed_by_bucket_end == expected.closed_by_bucket_end
+    assert_is_plan_of_oracle(plan, expected)
     assert_stats_true(plan, lengths, cost_of(options, lengths))
 
 

@@ -236,10 +236,9 @@ def test_a_loader_with_workers_reads_planned_shapes() -> None:
 @pytest.fixture(scope="module")
 def losses_of_each() -> tuple[list[float], list[int]]:
     """Of the recipes' model and data, one sample at a time."""
-    import sys
-
-    sys.path.insert(0, str(EXAMPLES))
-    from tiny import Model, labelled_dataset
+    with pytest.MonkeyPatch.context() as path:
+        path.syspath_prepend(str(EXAMPLES))
+        from tiny import Model, labelled_dataset
 
     torch.manual_seed(0)
     model, data = Model(), labelled_dataset(241)
